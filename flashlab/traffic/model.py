@@ -1,0 +1,169 @@
+"""Closed forms: the bytes and FLOPs of every algorithm of the course, from sizes alone. The only place for them.
+
+Each function takes an AttentionProblem and returns what a trace of that algorithm counts, tensor by tensor; the tests
+hold the two equal over a grid of sizes, ragged ones included. e is the bytes of one element of q, k, v and o; a those
+of one statistic (float32 where e is 2 or 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashlab.problem import AttentionProblem, check_size
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes between HBM and chip: {(tensor, "load" | "store"): bytes}, the keys of `Trace.bytes_by_tensor()`."""
+
+    by_tensor: dict[tuple[str, str], int]
+
+    def _sum(self, op: str) -> int:
+        return sum(size for (_, moved), size in self.by_tensor.items() if moved == op)
+
+    @property
+    def bytes_loaded(self) -> int:
+        """Bytes read from HBM."""
+        return self._sum("load")
+
+    @property
+    def bytes_stored(self) -> int:
+        """Bytes written to HBM."""
+        return self._sum("store")
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_loaded + self.bytes_stored
+
+    def __repr__(self) -> str:
+        return f"{self.bytes_loaded:,} bytes loaded, {self.bytes_stored:,} bytes stored"
+
+
+def _traffic(by_tensor: dict[tuple[str, str], int]) -> Traffic:
+    return Traffic({key: int(size) for key, size in by_tensor.items() if size})
+
+
+# -- FLOPs ------------------------------------------------------------------------------------------------------------
+def visible_scores(problem: AttentionProblem) -> int:
+    """How many scores of one head are not masked: n_q·n_k, or with causal the pairs with j ≤ i + n_k - n_q."""
+    if not problem.causal:
+        return problem.n_q * problem.n_k
+    keys = np.arange(problem.n_q, dtype=np.int64) + 1 + problem.n_k - problem.n_q
+    return int(np.clip(keys, 0, problem.n_k).sum())
+
+
+def attention_flops(problem: AttentionProblem) -> int:
+    """FLOPs of the forward's two matrix products: 2·head_dim for each visible score in q·kᵀ and again in weights·v.
+
+    Source: Dao 2023 (FlashAttention-2), section 4.1, which halves it for causal; here the visible scores are counted
+    exactly. Masked scores that an algorithm computes all the same are not work done, so they are not counted.
+    """
+    return 4 * problem.batch * problem.heads * visible_scores(problem) * problem.head_dim
+
+
+# -- Standard attention and the least any algorithm can move ------------------------------------------------------------
+def fused_traffic(problem: AttentionProblem) -> Traffic:
+    """q, k, v read once and o written once: no exact algorithm that starts and ends in HBM can move less."""
+    e, d = problem.element_bytes, problem.head_dim
+    queries = problem.batch * problem.heads * problem.n_q * d * e
+    keys = problem.batch * problem.kv_heads * problem.n_k * d * e
+    return _traffic({("q", "load"): queries, ("k", "load"): keys, ("v", "load"): keys, ("o", "store"): queries})
+
+
+def standard_traffic(problem: AttentionProblem) -> Traffic:
+    """4·n_q·n_k·e for the scores and weights of each head, besides q, k, v and o once; the same with causal.
+
+    Source: Dao et al. 2022 (FlashAttention), Algorithm 0 and Theorem 2: Θ(n·d + n²).
+    """
+    whole = problem.batch * problem.heads * problem.score_matrix_bytes
+    passes = {(tensor, op): whole for tensor in ("scores", "weights") for op in ("store", "load")}
+    return _traffic(fused_traffic(problem).by_tensor | passes)
+
+
+# -- Softmax of a score matrix ------------------------------------------------------------------------------------------
+def softmax_traffic(problem: AttentionProblem, *, passes: int) -> Traffic:
+    """A softmax of one head's scores, read in `passes` passes: 3 and 2 write the weights; 1 goes on to o instead."""
+    e, scores = problem.element_bytes, problem.score_matrix_bytes
+    if passes == 1:
+        values, o = problem.n_k * problem.head_dim * e, problem.n_q * problem.head_dim * e
+        return _traffic({("scores", "load"): scores, ("v", "load"): values, ("o", "store"): o})
+    return _traffic({("scores", "load"): passes * scores, ("weights", "store"): scores})
+
+
+# -- FlashAttention -----------------------------------------------------------------------------------------------------
+def _tile_edges(n: int, block: int, argument: str) -> tuple[np.ndarray, np.ndarray]:
+    """First row and row after the last of each tile of n rows."""
+    starts = np.arange(0, n, check_size(argument, block), dtype=np.int64)
+    return starts, np.minimum(starts + block, n)
+
+
+def flash1_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
+    """FlashAttention-1: k and v once; q, o, row_max and row_sum for each pass over a k tile.
+
+    Without causal, in elements of one head: 2·n_k·d + n_q·(3·d + 4)·⌈n_k / block_k⌉ + n_q·(d + 2), the last term being
+    the first fill of o, row_max and row_sum. Source: Dao et al. 2022, Algorithm 1 and Theorem 2.
+    """
+    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
+    first_row, end_row = _tile_edges(problem.n_q, block_q, "block_q")
+    first_key, _ = _tile_edges(problem.n_k, block_k, "block_k")
+    if problem.causal:  # a q tile is visited by the k tiles whose first key its last row sees
+        last_visible = end_row - 1 + problem.n_k - problem.n_q
+        visits = (first_key[None, :] <= last_visible[:, None]).sum(axis=1)
+    else:
+        visits = np.full(len(first_row), len(first_key))
+    rows_visited, each = int(((end_row - first_row) * visits).sum()), problem.batch * problem.heads
+    by_tensor = {("k", "load"): problem.n_k * d * e, ("v", "load"): problem.n_k * d * e, ("q", "load"): rows_visited * d * e}
+    for tensor, size in (("o", d * e), ("row_max", a), ("row_sum", a)):
+        by_tensor[tensor, "load"] = rows_visited * size
+        by_tensor[tensor, "store"] = (rows_visited + problem.n_q) * size
+    return _traffic({key: each * size for key, size in by_tensor.items()})
+
+
+def flash2_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
+    """FlashAttention-2: q, o and lse once; k and v for each of the ⌈n_q / block_q⌉ programs of a head.
+
+    Without causal, in elements of one head: 2·n_q·d + 2·n_k·d·⌈n_q / block_q⌉, and n_q statistics. With causal a
+    program stops after the tile that holds its last visible key. Source: Dao 2023, Algorithm 1.
+    """
+    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
+    _, end_row = _tile_edges(problem.n_q, block_q, "block_q")
+    check_size("block_k", block_k)
+    keys = np.full(len(end_row), problem.n_k, np.int64)
+    if problem.causal:
+        seen = np.clip(end_row + problem.n_k - problem.n_q, 0, problem.n_k)
+        keys = np.minimum(-(-seen // block_k) * block_k, problem.n_k)
+    each = problem.batch * problem.heads
+    queries, loaded = each * problem.n_q * d * e, each * int(keys.sum()) * d * e
+    by_tensor = {("q", "load"): queries, ("k", "load"): loaded, ("v", "load"): loaded, ("o", "store"): queries}
+    return _traffic(by_tensor | {("lse", "store"): each * problem.n_q * a})
+
+
+def flash1_sram_bytes(problem: AttentionProblem, *, block_q: int, block_k: int) -> int:
+    """The most SRAM that FlashAttention-1 holds: flash2's tiles, and the tile of o as it was read."""
+    rows = min(check_size("block_q", block_q), problem.n_q)
+    return flash2_sram_bytes(problem, block_q=block_q, block_k=block_k) + rows * problem.head_dim * problem.element_bytes
+
+
+def flash2_sram_bytes(problem: AttentionProblem, *, block_q: int, block_k: int) -> int:
+    """The most SRAM that FlashAttention-2 holds: tiles of q, k, v, acc and scores, row_max and row_sum.
+
+    e·d·(block_q + 2·block_k) + a·block_q·(d + block_k + 2), with tiles no larger than the problem.
+    """
+    rows = min(check_size("block_q", block_q), problem.n_q)
+    cols = min(check_size("block_k", block_k), problem.n_k)
+    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
+    return e * d * (rows + 2 * cols) + a * rows * (d + cols + 2)
+
+
+def flash_bound(problem: AttentionProblem, sram_bytes: int) -> float:
+    """n_q·n_k·d²/M elements, in bytes: how FlashAttention's traffic grows with an SRAM of M elements.
+
+    Source: Dao et al. 2022, Theorem 2 (Θ(n²·d²/M)) and Proposition 3 (no exact algorithm beats it for all M between d
+    and n·d). It is a growth rate: with Algorithm 1's block_k = M/(4·d), q and o make 12 of it, as a test shows.
+    """
+    sram_elements = check_size("sram_bytes", sram_bytes) / problem.element_bytes
+    elements = problem.n_q * problem.n_k * problem.head_dim**2 / sram_elements
+    return problem.batch * problem.heads * elements * problem.element_bytes
