@@ -1,1 +1,53 @@
-"""flashlab"""
+"""flashlab: from naive attention to FlashAttention in Triton, with live kernels and every byte counted.
+
+The map, in reading order:
+
+    problem      AttentionProblem: sizes and seeded inputs; the one table of error messages
+    reference/   the algorithms in order of discovery, in NumPy, over recording memory
+    traffic/     the same bytes counted several ways: trace, recording memory, closed forms, PyTorch operators
+    hardware     GPUs from their data sheets, with sources; the roofline of a problem
+    kernels/     the same steps on torch tensors
+    bench/       honest timing
+    widgets/     the tile loop, online softmax, roofline and quiz that you play with in a notebook
+    notebook     predict(), show(), source(): what a notebook needs
+    looks        one name, colour and marker for an algorithm, everywhere
+
+    driver       what the NVIDIA driver says about the GPU, asked without torch
+    runtime      where kernels run: a CUDA GPU or Triton's interpreter, decided before triton is imported
+    doctor       what this machine has, what works and what to do
+    lab          your copies of the lessons, and JupyterLab
+    record       runs lessons on a GPU and stores what they show
+    cli          flashlab lab · doctor · reset · record
+
+Importing flashlab loads neither torch nor triton; the names below load what they need when you first use them.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from flashlab import runtime
+
+runtime.prepare()
+
+HOMES = {
+    "AttentionProblem": "flashlab.problem",
+    "Trace": "flashlab.traffic.trace",
+    "predict": "flashlab.notebook",
+    "show": "flashlab.notebook",
+    "source": "flashlab.notebook",
+    "quiz": "flashlab.widgets.quiz",
+    "TileLoop": "flashlab.widgets.tile_loop",
+}
+__all__ = [*HOMES, "runtime"]
+
+
+def __getattr__(name: str):
+    """The object behind one of the names above, loaded on first use."""
+    if name not in HOMES:
+        raise AttributeError(f"module 'flashlab' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(importlib.import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -61,6 +61,68 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "gpu_unknown": (KeyError, "no GPU called {given!r} in flashlab.hardware. Known: {allowed}."),
     "trace_op": (ValueError, "op is {given!r}; a trace knows {allowed}."),
     "trace_json": (ValueError, "this JSON is not a trace: {why}. Make one with Trace.to_json()."),
+    "alt": (
+        ValueError,
+        "alt is {given!r}; a figure needs one whole sentence that states what it shows, for readers who cannot see it."
+        " Write one of five words or more that ends in a full stop.",
+    ),
+    "quiz_text": (ValueError, "{what} is {given!r}; it needs a text. Write one."),
+    "quiz_no_right": (ValueError, "the question {question!r} has no right answer. Give {needed}."),
+    "quiz_no_wrong": (ValueError, "the question {question!r} has no wrong option, so there is nothing to choose. Give wrong={{option: why not}}."),
+    "quiz_twice": (ValueError, "the question {question!r} offers {given!r} twice. Word one of them differently or drop it."),
+    "quiz_number": (ValueError, "an answer or hint of {question!r} is {given!r}; it must be a finite number. Pass an int or a float."),
+    "quiz_question": (
+        TypeError,
+        "Quiz takes one or more questions made by single, multiple, number or true_false; given: {given}. For a file of"
+        " them use quiz(name).",
+    ),
+    "quiz_unknown": (ValueError, "no quiz called {given!r} in flashlab/widgets/questions. Known: {allowed}."),
+    "quiz_file": (ValueError, "flashlab/widgets/questions/{given}.py defines no QUESTIONS. Add QUESTIONS = [single(...), ...]."),
+    "gpu_dtype": (
+        ValueError,
+        "{gpu} has no data-sheet rate for {given!r}: it does not compute in that dtype, or not in the units that matter"
+        " here. Pass one of {allowed}.",
+    ),
+    "triton_first": (
+        RuntimeWarning,
+        "triton was imported before flashlab, for {given} mode, but kernels run in {needed} mode here; Triton decides"
+        " when it is imported. Restart the kernel (or Python) and import flashlab before triton.",
+    ),
+    "no_gpu": (RuntimeError, "{what} needs a CUDA GPU that Triton can use. {why}. {hint}."),
+    "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or pass --port {free}."),
+    "no_jupyterlab": (ImportError, "JupyterLab is not installed for {python}. Install the course: make lab, or pip install -e ."),
+    "no_course": (
+        FileNotFoundError,
+        "no folder with the course's notebooks/ is at or above {given}. Change into your clone of the course, then try again.",
+    ),
+    "work_folder": (OSError, "the folder for your copies, {given}, cannot be used: {why}. Pass another one: --work FOLDER."),
+    "lesson_name": (LookupError, "no lesson is called {given!r}; there are: {allowed}."),
+    "record_missing": (FileNotFoundError, "there is no notebook {given}. Pass the path of an .ipynb file."),
+    "record_failed": (
+        RuntimeError,
+        "{given} was not recorded and is as it was: cell {cell} raised {why}. Mend the cell, then record again.",
+    ),
+    "softmax_scores": (
+        ValueError,
+        "scores is {given}; one row of at least one number is needed, each finite or -inf. Pass a list such as"
+        " [1.2, 0.3, 2.1].",
+    ),
+    "softmax_values": (
+        ValueError,
+        "values has shape {given}; one row for each of the {needed} scores is needed. Pass values of shape"
+        " ({needed}, head_dim).",
+    ),
+    "softmax_trace": (
+        ValueError,
+        "the function's trace has no {missing}, so there is nothing to show. Call memory.compute('row_sum', rows, cols,"
+        " row_max=..., row_sum=..., rescale=...) once for each tile, as softmax_two_passes does.",
+    ),
+    "softmax_result": (
+        ValueError,
+        "the function returned {given} number(s), but {needed} are needed. Return the weights, or o where values are given.",
+    ),
+    "dollars": (ValueError, "dollars_per_hour is {given!r}; a price is a number of at least 0. Pass e.g. dollars_per_hour=3.0."),
+    "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
 }
 
 

@@ -1,0 +1,1 @@
+"""Measuring: timing, the machine's own ceilings, and the figures that show them."""

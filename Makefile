@@ -1,0 +1,84 @@
+# make lab         the course in JupyterLab (TORCH=cpu: PyTorch's CPU build, for a machine without a GPU)
+# make test        every test, the lessons included; browser tests need Chromium
+# make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
+# make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
+#
+# PYTHON=...       with lab and test: the Python to make .venv from (default: the first of 3.13, 3.12, 3.11, python3)
+# LAB_ARGS=...     options for `flashlab lab`, e.g. LAB_ARGS="--port 9000 --no-browser"
+# JOBS=2           how many tests run at once
+# NOTEBOOKS=...    with record: which notebooks (default: every lesson)
+
+SHELL := /bin/bash
+VENV := .venv
+JOBS ?= 2
+HERE := $(VENV)/bin/python
+RUN := $(if $(PYTHON),$(PYTHON),$(HERE))
+
+.PHONY: lab test test-gpu record
+
+lab: $(VENV)/.flashlab
+	@$(HERE) -m flashlab.cli lab $(LAB_ARGS)
+
+test: $(VENV)/.flashlab-test
+	@$(call run_tests,$(HERE))
+
+# With PYTHON given nothing is made and nothing installed: a GPU node may have no network.
+test-gpu record: $(if $(PYTHON),,$(VENV)/.flashlab-test)
+test-gpu record: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
+
+test-gpu:
+	@$(RUN) -m flashlab.cli doctor --gpu
+	@$(call run_tests,$(RUN))
+
+record:
+	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
+
+# The stamps are older than pyproject.toml when it changed; only then is anything installed.
+$(VENV)/.flashlab: pyproject.toml
+	@$(call install,.)
+	@touch $@
+
+$(VENV)/.flashlab-test: pyproject.toml
+	@$(call install,.[test])
+	@touch $(VENV)/.flashlab $@
+
+# $(call run_tests,python): unit tests, doctests and every lesson; xdist keeps a notebook's cells in one process.
+define run_tests
+together="-n $(JOBS) --dist loadscope"; \
+if ! $(1) -c 'import xdist' 2>/dev/null; then together=""; echo "pytest-xdist is not installed: one test at a time."; fi; \
+$(1) -m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
+    $(wildcard notebooks/*.ipynb) $$together $(PYTEST_ARGS)
+endef
+
+# $(call install,what): makes $(VENV) if it is missing or broken, then installs into it; by uv where there is one.
+define install
+set -e; \
+has() { command -v "$$1" >/dev/null; }; \
+if [ ! -x $(HERE) ] || { ! has uv && ! $(HERE) -c 'import pip' 2>/dev/null; }; then \
+    new=""; seen=""; \
+    for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+        version=$$($$python -c 'import platform; print(platform.python_version())' 2>/dev/null) || continue; \
+        seen="$$seen $$python is $$version;"; \
+        $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || continue; \
+        new=$${new:-$$python}; \
+        if has uv || $$python -c 'import venv, ensurepip' 2>/dev/null; then usable=$$python; break; fi; \
+    done; \
+    if [ -z "$$new" ]; then \
+        echo "flashlab needs Python 3.11 or newer, and found:$${seen:- no Python at all}" >&2; \
+        echo "Install one (python.org, your package manager, or conda: see environment.yml), or name it: make lab PYTHON=/path/to/python3.12" >&2; \
+        exit 1; \
+    fi; \
+    if [ -z "$$usable" ]; then \
+        echo "$$new has no venv module, which make lab needs to make $(VENV)." >&2; \
+        echo "On Debian and Ubuntu: sudo apt install python3-venv. Or install uv, or use conda: see environment.yml" >&2; \
+        exit 1; \
+    fi; \
+    echo "Making $(VENV) with $$usable"; \
+    if has uv; then uv venv --python "$$usable" $(VENV); else $$usable -m venv $(VENV); fi; \
+fi; \
+if [ -z "$(TORCH)" ] && [ ! -e /proc/driver/nvidia/version ]; then \
+    echo "PyTorch from PyPI brings about 3 GB of CUDA on Linux; without a GPU here, TORCH=cpu takes the small CPU build."; \
+fi; \
+if has uv; then uv pip install --python $(HERE) $(if $(TORCH),--torch-backend=$(TORCH)) -e '$(1)'; \
+else $(HERE) -m pip install $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH)) -e '$(1)'; fi
+endef

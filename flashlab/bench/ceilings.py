@@ -1,0 +1,61 @@
+"""This machine's two ceilings, measured: how fast it copies, and how fast it multiplies.
+
+A data sheet promises more than any program sees. These are the rates that a plain copy and a large matrix product
+reach on the machine in front of you, so "80 % of the ceiling" means 80 % of what was shown to be possible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flashlab.bench.timing import device_name, time_call
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """bytes_per_s of a copy (bytes read and written) and flops_per_s of a matrix product in `dtype`, on `device`."""
+
+    device: str
+    dtype: str
+    bytes_per_s: float
+    flops_per_s: float
+
+    @property
+    def ridge(self) -> float:
+        """FLOP per byte where the two ceilings meet: below it, memory is what holds a kernel back."""
+        return self.flops_per_s / self.bytes_per_s
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.device}: copies {self.bytes_per_s / 1e9:,.0f} GB/s, multiplies {self.flops_per_s / 1e12:,.2f} TFLOP/s"
+            f" in {self.dtype}; the two meet at {self.ridge:,.0f} FLOP a byte"
+        )
+
+
+def copy_rate(device: str | None = None) -> float:
+    """Bytes per second, read and written, of copying a tensor far larger than any cache (2 GB on a GPU, 128 MiB on a CPU)."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    elements = 2**30 if torch.device(device).type == "cuda" else 2**26
+    source = torch.zeros(elements, dtype=torch.float16, device=device)
+    target = torch.ones_like(source)
+    timing = time_call(lambda: target.copy_(source), device=device)
+    return 2 * source.nbytes / (timing.time_ms / 1e3)
+
+
+def matmul_rate(device: str | None = None, dtype: str | None = None) -> float:
+    """FLOP per second of a square matrix product on random numbers: 8192³ on a GPU (bfloat16), 1536³ on a CPU (float32)."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpu = torch.device(device).type == "cuda"
+    n, dtype = (8192, dtype or "bfloat16") if on_gpu else (1536, dtype or "float32")
+    left, right = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    timing = time_call(lambda: left @ right, device=device)
+    return 2 * n**3 / (timing.time_ms / 1e3)
+
+
+def measure_ceilings(device: str | None = None) -> Ceilings:
+    """Both ceilings of one device, in about two seconds."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = "bfloat16" if torch.device(device).type == "cuda" else "float32"
+    return Ceilings(device_name(device), dtype, copy_rate(device), matmul_rate(device, dtype))

@@ -1,0 +1,90 @@
+"""The `flashlab` command: lab, doctor, reset, record.
+
+Each subcommand imports what it needs when it is called. A fault that the course knows (flashlab.problem.ERRORS) is one
+line on stderr and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser; each subcommand sets `call`."""
+    root = argparse.ArgumentParser(prog="flashlab", description="FlashAttention, with live kernels and every byte counted.")
+    commands = root.add_subparsers(required=True, metavar="COMMAND")
+
+    lab = commands.add_parser("lab", help="open JupyterLab at lesson 00, on your own copies in work/")
+    lab.add_argument("--port", type=int, help="the port to listen on (default: the first free one from 8888)")
+    lab.add_argument("--no-browser", action="store_true", help="print the address and open no browser")
+    lab.add_argument("--in-place", action="store_true", help="open the course's own notebooks, for authors")
+    lab.add_argument("--work", type=Path, help="where your copies go (default: work/ in the course)")
+    lab.add_argument("jupyter", nargs="*", help="after --: options for JupyterLab itself, e.g. -- --ip=0.0.0.0")
+    lab.set_defaults(call=run_lab)
+
+    doctor = commands.add_parser("doctor", help="what this machine has, what works and what to do")
+    doctor.add_argument("--gpu", action="store_true", help="only say whether kernels run on a GPU; exit status 0 if so")
+    doctor.set_defaults(call=run_doctor)
+
+    reset = commands.add_parser("reset", help="put a lesson's original back and keep yours beside it")
+    reset.add_argument("lesson", help="04, lab1, e04 or a file name")
+    reset.add_argument("--work", type=Path, help="where your copies are (default: work/ in the course)")
+    reset.set_defaults(call=run_reset)
+
+    record = commands.add_parser("record", help="run lessons on a GPU and store what they show, for authors")
+    record.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
+    record.set_defaults(call=run_record)
+    return root
+
+
+def run_lab(options: argparse.Namespace) -> int:
+    from flashlab.lab import lab
+
+    return lab(
+        port=options.port,
+        browser=not options.no_browser,
+        in_place=options.in_place,
+        work=options.work,
+        extra=tuple(options.jupyter),
+    )
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from flashlab import doctor, runtime
+
+    if options.gpu:
+        runtime.need_gpu("This")
+        print(runtime.describe())
+        return 0
+    return doctor.report()
+
+
+def run_reset(options: argparse.Namespace) -> int:
+    from flashlab.copies import find_course, reset
+
+    course = find_course()
+    print(*reset(options.lesson, course, options.work or course / "work"), sep="\n")
+    return 0
+
+
+def run_record(options: argparse.Namespace) -> int:
+    from flashlab.record import record
+
+    record(options.notebooks)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand; returns the exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        return options.call(options)
+    except (OSError, LookupError, RuntimeError, ImportError) as problem:
+        print(f"flashlab: {problem}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Standard attention in plain PyTorch: three operators, with the n_q x n_k scores and weights in HBM between them.
+
+Source: Vaswani et al. 2017, equation 1. What every faster kernel is compared with.
+
+Traffic, in elements of each head: scores written and read, weights written and read, 4·n_q·n_k; q, k, v, o once. Causal
+adds one read of an n_q x n_k bias that all heads share. Unlike reference/standard.py: batches, heads and grouped
+queries, any torch dtype and device, and gradients by PyTorch's autograd. Does not handle: dropout, an lse.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from flashlab.problem import error
+
+
+def standard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None) -> torch.Tensor:
+    """o (batch, heads, n_q, head_dim) from q of that shape and k, v (batch, kv_heads, n_k, head_dim).
+
+    causal is aligned to the bottom right; a query that sees no key gives 0. heads must be a multiple of kv_heads.
+    Raises ValueError naming the argument where shapes do not fit.
+
+    >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
+    >>> standard(q, k, v).shape
+    torch.Size([1, 2, 3, 8])
+    """
+    batch, heads, n_q, head_dim, kv_heads, n_k = _sizes(q, k, v)
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    # Query heads that share a key head are rows of one matrix product, so k and v are read once for all of them.
+    q = q.reshape(batch * kv_heads, heads // kv_heads * n_q, head_dim)
+    k, v = k.reshape(batch * kv_heads, n_k, head_dim), v.reshape(batch * kv_heads, n_k, head_dim)
+
+    # Operator 1: scores = scale · q·kᵀ (+ bias). Read q, k; write n_q · n_k.
+    if causal:
+        bias = _causal_bias(n_q, n_k, q).expand(heads // kv_heads, n_q, n_k).reshape(1, -1, n_k)
+        scores = torch.baddbmm(bias.expand(len(q), -1, -1), q, k.mT, alpha=scale)
+    else:
+        scores = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=scale)  # beta=0: the first operand is not read
+    # Operator 2: weights = softmax(scores). Read and write n_q · n_k.
+    weights = torch.softmax(scores, dim=-1)
+    # Operator 3: o = weights · v. Read n_q · n_k and v; write o.
+    o = torch.bmm(weights, v).reshape(batch, heads, n_q, head_dim)
+    if causal and n_q > n_k:  # the first n_q - n_k queries see no key: softmax gave nan for them
+        o = torch.cat([torch.zeros_like(o[:, :, : n_q - n_k]), o[:, :, n_q - n_k :]], dim=2)
+    return o
+
+
+def _causal_bias(n_q: int, n_k: int, like: torch.Tensor) -> torch.Tensor:
+    """(n_q, n_k): 0 where query i sees key j, j ≤ i + n_k - n_q, and -inf where it does not."""
+    return torch.full((n_q, n_k), -math.inf, dtype=like.dtype, device=like.device).triu(n_k - n_q + 1)
+
+
+def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int, int, int]:
+    """(batch, heads, n_q, head_dim, kv_heads, n_k), or the error that says what does not fit."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise error("four_dims", argument=name, given=tuple(tensor.shape))
+        if tensor.shape[0] != q.shape[0]:
+            raise error("batch_differs", argument=name, given=tensor.shape[0], needed=q.shape[0])
+        if tensor.shape[3] != q.shape[3]:
+            raise error("head_dim_differs", argument=name, given=tensor.shape[3], needed=q.shape[3])
+    batch, heads, n_q, head_dim = q.shape
+    kv_heads, n_k = k.shape[1:3]
+    if v.shape[2] != n_k:
+        raise error("n_k_differs", given=v.shape[2], needed=n_k)
+    if kv_heads == 0 or heads % kv_heads or v.shape[1] != kv_heads:
+        allowed = ", ".join(str(h) for h in range(1, heads + 1) if heads % h == 0)
+        raise error("kv_heads", given=kv_heads if v.shape[1] == kv_heads else (kv_heads, v.shape[1]), heads=heads, allowed=allowed)
+    return batch, heads, n_q, head_dim, kv_heads, n_k

@@ -1,0 +1,81 @@
+"""JupyterLab, opened on lesson 00 of your copies.
+
+The server listens on this machine only and keeps JupyterLab's own token. Its news prompt and its look-ups of newer
+versions are off: the course asks nothing of the network.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from flashlab import runtime
+from flashlab.copies import find_course, sync
+from flashlab.problem import error
+
+FIRST_LESSON = "notebooks/00_start_here.ipynb"
+QUIET = ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate")
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server on this machine could listen on `port`."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(after: int) -> int:
+    """The first free port above `after`."""
+    return next(port for port in range(after + 1, 65536) if port_is_free(port))
+
+
+def command(root: Path, *, port: int | None = None, browser: bool = True, extra: tuple[str, ...] = ()) -> list[str]:
+    """The JupyterLab command for `root`. Raises OSError if `port` is taken; without a port JupyterLab finds one."""
+    line = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", *QUIET]
+    if (root / FIRST_LESSON).exists():
+        line.append(f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}")
+    if port is not None:
+        if not port_is_free(port):
+            raise error("port_taken", given=port, free=free_port(port))
+        line += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    if not browser:
+        line.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # as in most containers; JupyterLab would refuse
+        line.append("--allow-root")
+    return [*line, *extra]
+
+
+def lab(
+    *,
+    port: int | None = None,
+    browser: bool = True,
+    in_place: bool = False,
+    work: Path | None = None,
+    extra: tuple[str, ...] = (),
+) -> int:
+    """Bring the copies up to date, say what happened, and run JupyterLab until it stops; returns its exit status.
+
+    `in_place` opens the originals instead of copies; `work` (default: work/ in the course) is where copies go.
+    Raises FileNotFoundError without a course, ImportError without JupyterLab, OSError for a taken port.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise error("no_jupyterlab", python=sys.executable)
+    course = find_course()
+    root = course if in_place else (work or course / "work").resolve()
+    for sentence in [] if in_place else sync(course, root):
+        print(sentence)
+    line = command(root, port=port, browser=browser, extra=extra)
+    runtime.announce()
+    sys.stdout.flush()
+    try:
+        return subprocess.call(line)
+    except KeyboardInterrupt:
+        return 0

@@ -1,0 +1,146 @@
+"""The doctor's checks: what this machine has, whether that works, and what to do if not.
+
+Each check is one function that takes what it looks at as arguments, so that a test can show it any machine, and returns
+one Check. Only a check marked "fail" keeps the lessons from running; flashlab.doctor gathers the arguments.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from flashlab import runtime
+from flashlab.driver import GpuFound, TorchBuild
+
+GIB = 2**30
+RANGES = {"torch": ((2, 11), (2, 14)), "triton": ((3, 6), (3, 10))}  # from, to below; as in pyproject.toml
+
+
+class Check(NamedTuple):
+    """One line of the table: what was looked at, what was found, "ok", "note" or "fail", and what to do."""
+
+    what: str
+    found: str
+    state: str = "ok"
+    do: str = ""
+
+
+def release(version: str) -> tuple[int, int]:
+    """The first two numbers of a version: (2, 13) of "2.13.0+cpu"."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3], where: str = sys.executable) -> Check:
+    found = f"{'.'.join(map(str, version))}, {where}"
+    if version < (3, 11):
+        return Check("Python", found, "fail", "flashlab needs Python 3.11 or newer: make lab finds one, or see environment.yml")
+    return Check("Python", found)
+
+
+def in_range(package: str, version: str) -> bool:
+    """Whether flashlab was made for this version."""
+    low, high = RANGES[package]
+    return low <= release(version) < high
+
+
+def check_torch(build: TorchBuild | None) -> Check:
+    if build is None:
+        return Check("torch", "not installed", "fail", "make lab, or pip install -e .")
+    found = f"{build.version}, " + (f"built for CUDA {build.cuda}" if build.cuda else "CPU build")
+    if not in_range("torch", build.version):
+        return Check("torch", found, "fail", "flashlab needs torch >=2.11,<2.14: pip install 'torch>=2.11,<2.14'")
+    return Check("torch", found)
+
+
+def check_triton(version: str | None, system: str = platform.system()) -> Check:
+    if version is None and system != "Linux":
+        return Check("triton", "not installed", "note", runtime.NOT_LINUX.format(system=system))
+    if version is None:
+        return Check("triton", "not installed", "fail", "pip install 'triton>=3.6,<3.10', or make lab")
+    if not in_range("triton", version):
+        return Check("triton", version, "fail", "flashlab needs triton >=3.6,<3.10; let torch choose it: make lab")
+    return Check("triton", version)
+
+
+def check_gpu(gpu: GpuFound, login: str = "") -> Check:
+    if not gpu.name:
+        return Check("GPU", f"none: {gpu.reason}", "note", login or "Lessons run without one; timings are those recorded on a GPU")
+    found = (
+        f"{gpu.name}, compute capability {gpu.capability[0]}.{gpu.capability[1]}, {gpu.memory_bytes / GIB:.0f} GiB memory,"
+        f" {gpu.shared_memory_bytes / 1024:.0f} KiB shared memory a block, {gpu.l2_bytes / 2**20:.0f} MiB L2"
+    )
+    return Check("GPU", found) if gpu else Check("GPU", found, "note", f"Not used: {gpu.reason}")
+
+
+def check_driver(gpu: GpuFound, kernel_module: str | None) -> Check:
+    """`kernel_module` is the text of /proc/driver/nvidia/version, None where there is none."""
+    number = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", kernel_module or "")
+    known = f"knows CUDA up to {gpu.cuda_version[0]}.{gpu.cuda_version[1]}" if gpu.cuda_version else ""
+    found = ", ".join(part for part in (number[0] if number else "", known) if part)
+    if found:
+        return Check("NVIDIA driver", found)
+    return Check("NVIDIA driver", "none", "note", "Only a GPU needs one")
+
+
+def check_kernels(mode: str, result: str, problem: str) -> Check:
+    """`result` is what flashlab.smoke printed, `problem` the last line of its error."""
+    place = "a CUDA GPU" if mode == "cuda" else "Triton's interpreter, on the CPU"
+    if result == mode:
+        return Check("Triton kernels", f"run in {place}" if mode != "cuda" else f"run on {place}")
+    return Check("Triton kernels", f"fail on this machine ({place})", "fail", problem or "python -m flashlab.smoke shows the error")
+
+
+def check_compiler(compiler: str | None, header: Path, gpu: bool) -> Check:
+    missing = [what for what, there in (("a C compiler", compiler), ("Python.h", header.is_file())) if not there]
+    if not missing:
+        return Check("C compiler, Python.h", f"{compiler}, {header}")
+    state = "fail" if gpu else "note"
+    do = "Triton needs both for a GPU: sudo apt install gcc python3-dev, or conda install gcc" if gpu else "Only a GPU needs them"
+    return Check("C compiler, Python.h", f"{' and '.join(missing)} not found", state, do)
+
+
+def check_cache(folder: Path, gpu: bool) -> Check:
+    place = folder
+    while not place.exists():
+        place = place.parent
+    if place.is_dir() and writable(place):
+        return Check("Triton's cache", str(folder))
+    do = "Set TRITON_CACHE_DIR to a folder that you can write"
+    return Check("Triton's cache", f"{folder} cannot be written", "fail" if gpu else "note", do)
+
+
+def writable(folder: Path) -> bool:
+    """Whether a file can be made in `folder`; os.access does not know of full or read-only disks."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def check_jupyterlab(version: str | None) -> Check:
+    if version is None:
+        return Check("JupyterLab", "not installed", "fail", "make lab, or pip install -e .")
+    return Check("JupyterLab", version)
+
+
+def check_chromium(path: str | None) -> Check:
+    if path is None:
+        return Check("Chromium", "not found", "note", "Only make test needs it: sudo apt install chromium")
+    return Check("Chromium", path)
+
+
+def check_counters(ncu: str | None, gpu: bool, restricted: bool, root: bool) -> Check:
+    """Whether Nsight Compute is there and may read the GPU's counters."""
+    if not gpu:
+        return Check("Nsight Compute (ncu)", "no GPU to count on", "note", "DRAM bytes are those recorded on a GPU")
+    if ncu is None:
+        return Check("Nsight Compute (ncu)", "not found", "note", "For measured DRAM bytes install nsight-compute and put ncu on PATH")
+    if restricted and not root:
+        do = "Only root may read counters here: ask for NVreg_RestrictProfilingToAdminUsers=0, or run as root"
+        return Check("Nsight Compute (ncu)", f"{ncu}, counters closed", "note", do)
+    return Check("Nsight Compute (ncu)", f"{ncu}, counters open")

@@ -1,0 +1,92 @@
+"""Runs lessons on a GPU and stores what they show, so that a reader without one sees real numbers.
+
+    python -m flashlab.record [NOTEBOOK ...]     default: every lesson in notebooks/
+
+A notebook is written only after all of its cells have run. Cell ids and the notebook's own metadata stay as they are;
+timings and widget state are left out, and where an output has a still picture or a text besides its widget, the widget
+is left out: without a kernel it would be an error message.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from pathlib import Path
+
+from flashlab import runtime
+from flashlab.problem import error
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+CELL_TIMEOUT_S = 600
+
+
+def strip(notebook) -> None:
+    """Take out of an executed notebook what a reader without a kernel cannot use, in place."""
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            if len(output.get("data", {})) > 1:
+                output.data.pop(WIDGET, None)
+
+
+def execute(path: Path):
+    """The notebook at `path` with all cells run, in its folder. Raises RuntimeError that names the cell that failed."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    notebook = nbformat.read(path, as_version=4)
+    metadata = copy.deepcopy(notebook.metadata)
+    client = NotebookClient(
+        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+    )
+    running = []
+    client.on_cell_execute = lambda cell, cell_index: running.append(cell_index)
+    try:
+        client.execute()
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as problem:
+        if isinstance(problem, CellExecutionError):
+            why = f"{problem.ename}: {problem.evalue}"
+        else:
+            why = f"{type(problem).__name__}: {problem}".strip().splitlines()[0]
+        raise error("record_failed", given=path, cell=running[-1] + 1, why=why) from problem
+    notebook.metadata = metadata
+    strip(notebook)
+    return notebook
+
+
+def write(notebook, path: Path) -> None:
+    """Put the notebook at `path` in one step: a full disk leaves the old one whole."""
+    import nbformat
+
+    half = path.with_name(f".{path.name}.new")
+    half.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    os.replace(half, path)
+
+
+def record(notebooks: list[Path] = ()) -> list[Path]:
+    """Run each notebook (default: every lesson) on the GPU and store its outputs; returns the paths written.
+
+    Raises RuntimeError without a GPU or when a cell fails, FileNotFoundError for a path that is no notebook.
+    """
+    runtime.need_gpu("Recording")
+    if not notebooks:
+        from flashlab.copies import find_course
+
+        notebooks = sorted((find_course() / "notebooks").glob("*.ipynb"))
+    for path in map(Path, notebooks):
+        if path.suffix != ".ipynb" or not path.is_file():
+            raise error("record_missing", given=path)
+    for path in map(Path, notebooks):
+        print(f"{path} on {runtime.gpu().name} ...", flush=True)
+        write(execute(path), path)
+    return [Path(path) for path in notebooks]
+
+
+if __name__ == "__main__":
+    try:
+        record(sys.argv[1:])
+    except (RuntimeError, OSError) as problem:
+        sys.exit(f"flashlab.record: {problem}")

@@ -1,0 +1,113 @@
+"""Where kernels run: compiled on a CUDA GPU, or in Triton's interpreter on the CPU, decided before triton is imported.
+
+Triton reads TRITON_INTERPRET when it is imported and when a kernel is decorated, so `import flashlab` calls `prepare()`,
+which asks the driver (flashlab.driver) and loads neither torch nor triton. GPUs older than compute capability 8.0, and
+those that the installed torch cannot use, leave the kernels to the interpreter, said aloud.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+import warnings
+from functools import cache
+
+from flashlab.driver import GpuFound, ask_driver, judge, login_node, torch_build
+from flashlab.problem import error
+
+NOT_LINUX = (
+    "Triton has no wheel for {system}: lessons 00 to 04 work, later ones can be read. To run them use a Linux machine,"
+    " WSL, or a Linux container (python:3.12 with this folder mounted)"
+)
+
+
+@cache
+def gpu() -> GpuFound:
+    """The GPU that Triton kernels run on, or a false GpuFound whose `reason` says why there is none."""
+    return judge(ask_driver(), torch_build())
+
+
+def mode() -> str:
+    """Where Triton kernels run in this process: "cuda" or "interpreter". Triton itself reads the same variable."""
+    value = os.environ.get("TRITON_INTERPRET", "0" if gpu() else "1")
+    return "interpreter" if value.strip().lower() in ("1", "true", "yes", "on", "y") else "cuda"
+
+
+def device() -> str:
+    """The torch device for tensors that kernels take: "cuda" or "cpu"."""
+    return "cuda" if gpu() and mode() == "cuda" else "cpu"
+
+
+def has_triton() -> bool:
+    """Whether triton is installed, found without importing it."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def describe() -> str:
+    """One sentence: where Triton kernels run here, and why there."""
+    found = gpu()
+    if not has_triton():
+        system = platform.system()
+        return (NOT_LINUX.format(system=system) if system != "Linux" else "Triton is not installed; run make lab") + "."
+    if found and mode() == "cuda":
+        return f"GPU: Triton kernels run on the {found.name}."
+    if found:
+        return f"TRITON_INTERPRET is set: Triton kernels run in its interpreter on the CPU, not on the {found.name}."
+    why = f"No usable GPU: {found.reason}" if found.name else f"No GPU: {found.reason}"
+    if mode() == "cuda":
+        return f"{why}; TRITON_INTERPRET={os.environ['TRITON_INTERPRET']} forbids the interpreter, so unset it."
+    return f"{why}; Triton kernels run in its interpreter on the CPU."
+
+
+@cache
+def announce() -> None:
+    """Print `describe()`, the first time in a process only."""
+    print(describe())
+
+
+def need_gpu(what: str) -> None:
+    """Return if kernels run on a GPU. Raises RuntimeError, which names `what` and says why, if they do not."""
+    if device() == "cpu":
+        raise error("no_gpu", what=what, why=describe().rstrip("."), hint=login_node() or "Run it where there is a GPU")
+
+
+def prepare() -> None:
+    """Choose the mode for this process, once, on `import flashlab`. Warns if triton was imported in the other one."""
+    if not gpu():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    standard = sys.modules.get("triton.language.standard")
+    if standard is None:
+        return
+    loaded = "interpreter" if type(standard.cdiv).__name__ == "InterpretedFunction" else "cuda"
+    if loaded != mode():
+        warnings.warn(error("triton_first", given=loaded, needed=mode()), stacklevel=2)
+
+
+def patch_interpreter() -> bool:
+    """Mend Triton 3.6's interpreter under NumPy 2.4 or later, and say whether that was needed.
+
+    There a loop bound read from a tensor is an array of one element, and NumPy no longer turns that into an int; later
+    Tritons squeeze it first. Call it after `import triton` and before the first launch.
+    """
+    if mode() != "interpreter":
+        return False
+    import numpy as np
+    from triton.runtime import interpreter
+
+    original, index = interpreter._patch_lang_tensor, {}
+    probe = type("Scope", (), {"set_attr": lambda _, owner, name, value: index.update({name: value})})()
+    one = type("Tensor", (), {"handle": type("Handle", (), {"data": np.array([3])})})()
+    original(one, probe)
+    try:
+        return index["__index__"](one) != 3
+    except TypeError:
+        pass
+
+    def mended(tensor, scope):
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = mended
+    return True

@@ -1,0 +1,127 @@
+"""Count the bytes that each PyTorch operator reads and writes, on a CPU or a GPU, without a profiler.
+
+    with count_bytes() as counter:
+        standard(q, k, v)
+    counter                      a row an operator: bytes read, bytes written
+
+PyTorch runs eager code one operator at a time: each reads its input tensors from memory and writes its outputs there.
+So its bytes follow from the tensors it is given. This counts each operand once, as an ideal operator would read it: a
+cache may serve some of it (traffic/cache.py), a poor kernel may read it twice (traffic/counters.py sees that).
+
+Views (reshape, transpose, slices) move nothing. A tensor expanded from one row counts as that one row. Does not handle:
+what a custom operator does inside, or compiled code (torch.compile fuses operators, so there is less to see).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# These allocate memory, or tell about a tensor, and touch none of its elements.
+_MOVES_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "detach", "alias"}
+
+
+class OperatorBytes(NamedTuple):
+    """One operator as it ran: its name, the shapes it was given, bytes read from and written to memory."""
+
+    operator: str
+    shapes: tuple[tuple[int, ...], ...]
+    bytes_read: int
+    bytes_written: int
+
+
+class ByteCounter(TorchDispatchMode):
+    """The operators that ran inside `count_bytes()`; its repr is a table with a total."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[OperatorBytes] = []
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read by all operators."""
+        return sum(row.bytes_read for row in self.rows)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes written by all operators."""
+        return sum(row.bytes_written for row in self.rows)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written by all operators."""
+        return self.bytes_read + self.bytes_written
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = operator(*args, **kwargs)
+        name = operator.overloadpacket.__name__
+        if name not in _MOVES_NOTHING:
+            self._count(name, operator._schema, args, kwargs, result)
+        return result
+
+    def _count(self, name, schema, args, kwargs, result) -> None:
+        read, written, seen = [], [], set()
+        passed = dict(zip((argument.name for argument in schema.arguments), args)) | kwargs
+        overwritten = _overwritten_unread(name, schema, passed)
+        for argument in schema.arguments:
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            for tensor in _tensors(passed.get(argument.name)):
+                seen.add(tensor.untyped_storage()._cdata)
+                if argument.name not in overwritten:
+                    read.append(tensor)
+                if is_written:
+                    written.append(tensor)
+        outputs = _tensors(result)
+        written += [tensor for tensor in outputs if tensor.untyped_storage()._cdata not in seen]
+        if not written:  # a view: every output lies in memory that was passed in
+            return
+        row = OperatorBytes(name, tuple(tuple(t.shape) for t in read), sum(map(touched_bytes, read)), sum(map(touched_bytes, written)))
+        if row.bytes_read or row.bytes_written:
+            self.rows.append(row)
+
+    def __repr__(self) -> str:
+        width = max([len(row.operator) for row in self.rows] + [8])
+        lines = [f"{'operator':<{width}}  {'bytes read':>15}  {'bytes written':>15}"]
+        lines += [f"{row.operator:<{width}}  {row.bytes_read:>15,}  {row.bytes_written:>15,}" for row in self.rows]
+        lines.append(f"{'all':<{width}}  {self.bytes_read:>15,}  {self.bytes_written:>15,}   {self.bytes_moved:,} bytes moved")
+        return "\n".join(lines)
+
+
+@contextmanager
+def count_bytes():
+    """Count the bytes of every PyTorch operator that runs inside the `with` block, backward passes included.
+
+    >>> with count_bytes() as counter:
+    ...     doubled = torch.ones(1000, dtype=torch.float16) * 2
+    >>> [(row.operator, row.bytes_read, row.bytes_written) for row in counter.rows]
+    [('ones', 0, 2000), ('mul', 2000, 2000)]
+    """
+    with ByteCounter() as counter:
+        yield counter
+
+
+def touched_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of the distinct elements of a tensor: a dimension of stride 0 repeats one element, so it counts once."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride()):
+        elements *= size if stride or not size else 1
+    return elements * tensor.element_size()
+
+
+def _tensors(value) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _overwritten_unread(name: str, schema, passed: dict) -> set[str]:
+    """Arguments that an operator is given but does not read: what it overwrites whole, and an addend times beta = 0."""
+    unread = {argument.name for argument in schema.arguments if argument.is_out}
+    if passed.get("beta", 1) == 0:
+        unread.add("self")
+    if name in ("copy_", "fill_", "zero_", "normal_", "uniform_") or name.endswith("_like") or name.startswith("new_"):
+        unread.add("self")  # only its shape matters
+    return unread
