@@ -36,8 +36,14 @@ HOMES = {
     "predict": "flashlab.notebook",
     "show": "flashlab.notebook",
     "source": "flashlab.notebook",
+    "compare": "flashlab.notebook",
+    "without": "flashlab.notebook",
     "quiz": "flashlab.widgets.quiz",
     "TileLoop": "flashlab.widgets.tile_loop",
+    "OnlineSoftmax": "flashlab.widgets.online_softmax",
+    "Roofline": "flashlab.widgets.roofline",
+    "TileBudget": "flashlab.widgets.tile_budget",
+    "TokenCost": "flashlab.widgets.token_cost",
 }
 __all__ = [*HOMES, "runtime"]
 

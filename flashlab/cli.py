@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.call(options)
-    except (OSError, LookupError, RuntimeError, ImportError) as problem:
+    except (OSError, LookupError, RuntimeError) as problem:
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2
 

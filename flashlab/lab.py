@@ -1,7 +1,7 @@
 """JupyterLab, opened on lesson 00 of your copies.
 
-The server listens on this machine only and keeps JupyterLab's own token. Its news prompt and its look-ups of newer
-versions are off: the course asks nothing of the network.
+The server listens on this machine only and keeps JupyterLab's own token. jupyter_config/labconfig/page_config.json turns
+its announcements off: the news prompt (which --LabApp.news_url=None leaves on in 4.6) and the look-ups of new versions.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Mapping
 
 from flashlab import runtime
 from flashlab.copies import find_course, sync
 from flashlab.problem import error
 
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
-QUIET = ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate")
+CONFIG = Path(__file__).with_name("jupyter_config")
 
 
 def port_is_free(port: int) -> bool:
@@ -39,7 +40,7 @@ def free_port(after: int) -> int:
 
 def command(root: Path, *, port: int | None = None, browser: bool = True, extra: tuple[str, ...] = ()) -> list[str]:
     """The JupyterLab command for `root`. Raises OSError if `port` is taken; without a port JupyterLab finds one."""
-    line = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", *QUIET]
+    line = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}"]
     if (root / FIRST_LESSON).exists():
         line.append(f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}")
     if port is not None:
@@ -53,6 +54,12 @@ def command(root: Path, *, port: int | None = None, browser: bool = True, extra:
     return [*line, *extra]
 
 
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The server's environment: our settings before those that were there."""
+    paths = [str(CONFIG), *filter(None, [inherited.get("JUPYTER_CONFIG_PATH")])]
+    return {**inherited, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths)}
+
+
 def lab(
     *,
     port: int | None = None,
@@ -64,7 +71,7 @@ def lab(
     """Bring the copies up to date, say what happened, and run JupyterLab until it stops; returns its exit status.
 
     `in_place` opens the originals instead of copies; `work` (default: work/ in the course) is where copies go.
-    Raises FileNotFoundError without a course, ImportError without JupyterLab, OSError for a taken port.
+    Raises FileNotFoundError without a course, RuntimeError without JupyterLab, OSError for a taken port.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise error("no_jupyterlab", python=sys.executable)
@@ -76,6 +83,6 @@ def lab(
     runtime.announce()
     sys.stdout.flush()
     try:
-        return subprocess.call(line)
+        return subprocess.call(line, env=environment(os.environ))
     except KeyboardInterrupt:
         return 0

@@ -90,7 +90,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "no_gpu": (RuntimeError, "{what} needs a CUDA GPU that Triton can use. {why}. {hint}."),
     "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or pass --port {free}."),
-    "no_jupyterlab": (ImportError, "JupyterLab is not installed for {python}. Install the course: make lab, or pip install -e ."),
+    "no_jupyterlab": (RuntimeError, "JupyterLab is not installed for {python}. Install the course: make lab, or pip install -e ."),
     "no_course": (
         FileNotFoundError,
         "no folder with the course's notebooks/ is at or above {given}. Change into your clone of the course, then try again.",

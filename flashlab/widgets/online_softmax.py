@@ -194,7 +194,7 @@ def _still(scores: np.ndarray, tiles: list[tuple[int, int, dict[str, np.ndarray]
             above.hlines(row_max, start - 0.5, stop - 0.5, color="black", linewidth=2.5, label="row_max so far" if stop == len(scores) else None)
         for axes in (above, below):
             axes.axvline(stop - 0.5, color="0.6", linewidth=0.8, linestyle="--")
-        lines = f"tile {number}: × {rescale:.4g}\nrow_max {row_max:.6g}\nrow_sum {row_sum:.4g}"
+        lines = f"tile {number}: rescale × {rescale:.4g}\nrow_max {row_max:.6g}\nrow_sum {row_sum:.4g}"
         below.text((start + stop - 1) / 2, weights.max() * 1.7, lines, ha="center", va="top", fontsize=8)
     above.axhline(0, color="0.3", linewidth=0.8)
     above.legend(loc="lower right", fontsize=8)

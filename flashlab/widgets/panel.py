@@ -25,6 +25,7 @@ function render({ model, el }) {
   input.type = "range"; input.min = 0; input.step = 1
   name.textContent = model.get("label")
   label.append(name, input); el.append(label, shown); el.classList.add("flashlab-slider")
+  el.dataset.lmSuppressShortcuts = "true"  // the arrow keys are the slider's, not the notebook's
   const draw = () => {
     const options = model.get("options")
     input.max = options.length - 1

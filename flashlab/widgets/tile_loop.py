@@ -1,7 +1,7 @@
 """The tile-loop widget: a Trace, step by step, as tiles moving between HBM and SRAM.
 
 It reads traces (traffic/trace.py) and nothing else, so what moves on the screen is a recording of the code being
-taught, or of yours. Everything that has to be worked out is worked out here; static/tile_loop.js only draws.
+taught, or of yours. What has to be worked out about right and wrong is worked out here; static/tile_loop*.js only draws.
 
 Steps count what has been done: at step s the events trace[0] to trace[s - 1] have happened, so step 0 is the state
 before anything moved. With `against`, a trace of the same problem known to be right, the widget finds the first tile
@@ -13,24 +13,27 @@ Does not handle: an event's own gather pattern (a tile is a rectangle), more tha
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+import re
 from pathlib import Path
-from typing import NamedTuple
 
 import anywidget
 import numpy as np
 import traitlets
 
 from flashlab import looks
-from flashlab.problem import ELEMENT_BYTES, AttentionProblem
-from flashlab.traffic.model import standard_traffic
 from flashlab.traffic.trace import OPS, Trace
+from flashlab.widgets.faults import WATCH, Fault, compare
+from flashlab.widgets.reading import lanes, manages_sram, noted, score_tiles, sizes, standard_bytes
 
 STATIC = Path(__file__).parent / "static"
-WATCH = ("row_max", "row_sum", "rescale", "acc", "o")  # the values shown, where the Memory kept them
+MODULES = ("tile_loop_trace.js", "tile_loop_draw.js", "tile_loop.js")
 SHOWN_COLUMNS = 4  # of acc and o: enough to see them change, few enough to send
-TOLERANCE = 64  # rounding errors, relative to the largest right value, below which two numbers are the same
-_COLUMNS = ("op", "tensor", "program", "lane", "row0", "col0", "rows", "cols")  # as static/tile_loop.js reads them
+_COLUMNS = ("op", "tensor", "program", "lane", "row0", "col0", "rows", "cols")  # as static/tile_loop_trace.js reads them
+
+
+def _one_module() -> str:
+    """The three ES modules as one: anywidget serves a single file, in which the browser finds no neighbour to import."""
+    return "\n".join(re.sub(r"^import .*\n", "", (STATIC / name).read_text("utf-8"), flags=re.MULTILINE) for name in MODULES)
 
 
 class TileLoop(anywidget.AnyWidget):
@@ -42,6 +45,7 @@ class TileLoop(anywidget.AnyWidget):
 
     Raises TypeError where something other than a Trace is passed.
 
+    >>> from flashlab.problem import AttentionProblem
     >>> from flashlab.reference.flash2 import flash2
     >>> from flashlab.traffic.memory import Memory
     >>> memory = Memory("FlashAttention-2", sram_bytes=16_384, watch=WATCH)
@@ -50,7 +54,7 @@ class TileLoop(anywidget.AnyWidget):
     Tile loop at step 0 of 116: FlashAttention-2 moves 20,736 bytes in all, standard attention 40,960.
     """
 
-    _esm = STATIC / "tile_loop.js"
+    _esm = _one_module()
     _css = STATIC / "tile_loop.css"
 
     data = traitlets.List().tag(sync=True)
@@ -113,7 +117,6 @@ class TileLoop(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict, dict] | None:
         """The widget, and for where no kernel runs a still picture of the same traces with its sentence as alt text."""
-        return super()._repr_mimebundle_(**kwargs)
         from flashlab.widgets.still import middle, still
 
         bundle = super()._repr_mimebundle_(**kwargs)

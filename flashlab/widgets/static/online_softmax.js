@@ -102,17 +102,19 @@ export function sentence(all, index, run) {
 export function numbers({ kind, start, stop, tileMax, before, after, rescale, parts }, run) {
   const list = (acc) => `[${acc.slice(0, 6).map((x) => written(x)).join(", ")}${acc.length > 6 ? ", …" : ""}]`;
   const rows = [
-    { name: "row_max", before: written(before.row_max), how: "", after: written(after.row_max) },
+    { name: "row_max", before: written(before.row_max), how: "", after: "" },
     { name: "rescale", before: "", how: "", after: "" },
-    { name: "row_sum", before: written(before.row_sum), how: "", after: written(after.row_sum) },
+    { name: "row_sum", before: written(before.row_sum), how: "", after: "" },
   ];
-  if (before.acc) rows.push({ name: "acc", before: list(before.acc), how: "", after: list(after.acc) });
+  if (before.acc) rows.push({ name: "acc", before: list(before.acc), how: "", after: "" });
+  if (kind === "read") rows[0].how = `the tile's largest: ${written(tileMax)}`;
   if (kind === "update") {
     const added = parts.slice(start, stop).reduce((sum, part) => sum + part, 0);
-    rows[0].how = `max(${written(before.row_max)}, ${written(tileMax)})`;
-    rows[1] = { name: "rescale", before: "", how: `exp(${written(before.row_max)} − ${bracketed(after.row_max)})`, after: `× ${written(rescale)}`, strong: true };
-    rows[2].how = `${written(before.row_sum)} × ${written(rescale)} + ${written(added)}`;
-    if (before.acc) rows[3].how = `acc × ${written(rescale)} + weights · v`;
+    const factor = after.row_max === NO_KEYS ? "no key seen yet" : `exp(${written(before.row_max)} − ${bracketed(after.row_max)})`;
+    Object.assign(rows[0], { how: `max(${written(before.row_max)}, ${written(tileMax)})`, after: written(after.row_max) });
+    Object.assign(rows[1], { how: factor, after: `× ${written(rescale)}`, strong: true });
+    Object.assign(rows[2], { how: `${written(before.row_sum)} × ${written(rescale)} + ${written(added)}`, after: written(after.row_sum) });
+    if (before.acc) Object.assign(rows[3], { how: `acc × ${written(rescale)} + weights · v`, after: list(after.acc) });
   }
   if (kind === "finish") {
     const [got, exact] = [run.result, run.exact].map((row) => row.map(real));
@@ -148,13 +150,14 @@ function make(tag, attributes = {}, ...children) {
  * @param {Frame[]} all @param {Run} run @param {Record<string, string>} colours @param {(i: number, text: string, by: number) => void} onEdit */
 function picture(all, run, colours, onEdit) {
   const n = run.scores.length;
-  const columns = `120px repeat(${n}, minmax(0, 1fr)) 112px`;
+  const columns = `116px repeat(${n}, minmax(0, 1fr)) 126px`;
   const at = (element, row, from, to) => Object.assign(element.style, { gridRow: row, gridColumn: `${from + 2} / ${to + 2}` }) && element;
   const grid = make("div", { class: "fl-grid", tabindex: "0", role: "group", "aria-label": "Scores and weights, step by step", "aria-keyshortcuts": "Space ArrowLeft ArrowRight Home End" });
   grid.style.gridTemplateColumns = columns;
   grid.style.setProperty("--fl-hue", colours.scores);
   const name = (row, text, small) => at(make("div", { class: "fl-name" }, text, make("small", {}, small)), row, -1, 0);
-  grid.append(name(2, "scores", ""), name(3, "", "edit them"), name(5, "weights", "exp(score − row_max)"), name(6, "", ""));
+  const formula = name(5, "weights", "");
+  grid.append(name(2, "scores", ""), name(3, "", "edit them"), formula);
   const line = (kind) => make("div", { class: kind }, make("span"));
   const [max, maxBefore, zero] = [line("fl-max"), line("fl-max fl-before"), line("fl-zero")];
   const columnsOf = run.scores.map((_, i) => {
@@ -163,9 +166,10 @@ function picture(all, run, colours, onEdit) {
     const input = make("input", { type: "text", inputmode: "decimal", autocomplete: "off", "aria-label": `score ${i + 1}` });
     input.addEventListener("change", () => onEdit(i, input.value, 0));
     input.addEventListener("keydown", (event) => {
-      const by = { ArrowUp: 0.5, ArrowDown: -0.5 }[event.key];
-      if (by) event.preventDefault();
-      if (by) onEdit(i, input.value, by);
+      const by = { ArrowUp: 0.5, ArrowDown: -0.5, Enter: 0 }[event.key];
+      if (by === undefined) return;
+      event.preventDefault();
+      onEdit(i, input.value, by);
     });
     grid.append(at(make("div", { class: "fl-cell" }, bar, inf), 2, i, i + 1), at(make("div", { class: "fl-score" }, input), 3, i, i + 1));
     grid.append(at(make("div", { class: "fl-cell" }, ghost, share), 5, i, i + 1), at(value, 6, i, i + 1));
@@ -185,6 +189,7 @@ function picture(all, run, colours, onEdit) {
     const low = Math.min(0, ...finite), span = (Math.max(0, ...finite) - low || 1) * 1.08;
     const up = (score) => (100 * (score - low)) / span;
     const finishing = frame.kind === "finish";
+    formula.lastChild.textContent = `exp(score − row_max)${finishing ? " / row_sum" : ""}`;
     const done = (stop) => index >= all.findIndex((other) => other.kind === "update" && other.stop === stop);
     const stateOf = ({ start, stop }) => (frame.tile >= 0 && frame.start === start ? "now" : done(stop) ? "done" : "todo");
     tiles.forEach(({ label, band, start, stop }, tile) => {
@@ -197,9 +202,9 @@ function picture(all, run, colours, onEdit) {
     columnsOf.forEach(({ bar, inf, share, ghost, value, input }, i) => {
       const score = scores[i], masked = !Number.isFinite(score);
       place(bar, masked ? up(0) : Math.min(up(score), up(0)), masked ? 0 : Math.abs(up(score) - up(0)), masked);
-      inf.textContent = masked ? "−inf" : "";
+      inf.textContent = masked ? "↓" : "";
       const seen = finishing || frame.parts[i] > 0 || frame.partsBefore[i] > 0 || tiles.some((tile) => i >= tile.start && i < tile.stop && done(tile.stop));
-      place(share, 0, 92 * Math.min(frame.parts[i], 1.08), !seen);
+      place(share, 0, 92 * Math.min(frame.parts[i], 1.08), !(frame.parts[i] > 0));
       const shrinks = frame.partsBefore[i] > frame.parts[i] * 1.001 && frame.partsBefore[i] > 0.005;
       place(ghost, 0, 92 * Math.min(frame.partsBefore[i], 1.08), !shrinks);
       value.textContent = seen ? written(frame.parts[i], 2) : "";
@@ -300,19 +305,18 @@ function render({ model, el }) {
     made.addEventListener("click", act);
     return made;
   };
-  const home = button("Go to the start", "⏮", () => goTo(0)), back = button("Step back", "◀", () => goTo(Math.max(step() - 1, 0)));
+  const home = button("Go to the start", "|◀", () => goTo(0)), back = button("Step back", "← Back", () => goTo(Math.max(step() - 1, 0)));
   const play = button("Play", "▶ Play", toggle, "fl-play");
-  const next = button("Step", "▶", () => goTo(Math.min(step() + 1, last()))), end = button("Go to the end", "⏭", () => goTo(last()));
+  const next = button("Step", "Step →", () => goTo(Math.min(step() + 1, last()))), end = button("Go to the end", "▶|", () => goTo(last()));
   const slider = make("input", { type: "range", min: "0", "aria-label": "step" });
   slider.addEventListener("input", () => goTo(Number(slider.value)));
   const place = make("span", { class: "fl-place" });
   const preset = make("select", {}, make("option", { value: "" }, "edited"), ...Object.keys(model.get("presets")).map((name) => make("option", {}, name)));
   preset.addEventListener("change", () => preset.value && edit(model.get("presets")[preset.value].map(real)));
   const tile = make("input", { type: "number", min: "1", step: "1" });
-  tile.addEventListener("change", () => {
-    const size = Math.round(Number(tile.value));
-    edit(run.scores.map(real), Math.max(1, Math.min(size || 1, run.scores.length)));
-  });
+  const resize = () => edit(run.scores.map(real), Math.max(1, Math.min(Math.round(Number(tile.value)) || 1, run.scores.length)));
+  tile.addEventListener("change", resize);
+  tile.addEventListener("keydown", (event) => event.key === "Enter" && resize());
   const controls = make("div", { class: "fl-controls", role: "toolbar", "aria-label": "Playback and row" }, home, back, play, next, end, slider, place);
   controls.append(make("label", {}, "scores", preset), make("label", {}, "tile size", tile));
   const say = make("p", { class: "fl-say", role: "status", "aria-live": "polite" });

@@ -10,6 +10,14 @@ import { comparison, readTrace, rowAt, sentence, value, whole } from "./tile_loo
 const SPEEDS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]; // steps a second
 const SYNC_MS = 250; // how often a playing widget tells the kernel its step
 const FLIGHT_MS = 320; // how long a tile takes between HBM and SRAM, at most
+const SIGNS = {
+  Play: "M3 1v14l11-7z",
+  Pause: "M3 2h4v12H3zM9 2h4v12H9z",
+  "First step": "M1 2h2v12H1zM9 2v12L4 8zM15 2v12L10 8z",
+  "Step back": "M2 2h2v12H2zM14 2v12L5 8z",
+  "Step forward": "M12 2h2v12h-2zM2 2v12l9-6z",
+  "Last step": "M13 2h2v12h-2zM7 2v12l5-6zM1 2v12l5-6z",
+};
 const NAMES = ["row_max", "rescale", "row_sum", "acc", "o"];
 const WATCH_HINT = 'No numbers were kept. To see them, trace with Memory(…, watch=("row_max", "row_sum", "rescale", "acc", "o")).';
 
@@ -41,17 +49,20 @@ function makePanel(raw, looks, pickRow) {
   const table = make("table", {}, caption, make("thead", {}, head), body), hint = make("p", { class: "fl-hint", text: WATCH_HINT });
   const look = looks.algorithms[trace.title], title = make("h4", { text: trace.title });
   if (look) title.style.setProperty("--fl-look", look.colour);
-  const swatch = (kind, name, output) => make("div", {}, make("dt", {}, make("i", { class: kind }), name), make("dd", {}, output));
-  const totals = make("dl", {}, swatch("fl-loaded", "loaded", counters.loaded), swatch("fl-stored", "stored", counters.stored), swatch("fl-mark", "standard attention", counters.standard));
+  const swatch = (kind, name, output) => make("span", {}, make("i", { class: kind }), `${name} `, output);
+  const totals = make("p", { class: "fl-totals" }, swatch("fl-loaded", "loaded", counters.loaded), swatch("fl-stored", "stored", counters.stored));
+  totals.append(swatch("fl-mark", "standard attention in all", counters.standard));
   const numbersHere = Object.keys(trace.values).length > 0;
-  const node = make("section", { class: "fl-panel", "aria-label": trace.title }, title, line, canvas, fault, totals, bar, ratio, numbersHere ? table : hint);
+  const moved = make("div", { class: "fl-moved" }, totals, bar, ratio), below = make("div", { class: "fl-below" }, moved, numbersHere ? table : hint);
+  const node = make("section", { class: "fl-panel", "aria-label": trace.title }, title, line, canvas, fault, below);
   const most = Math.max(trace.standard_bytes ?? 0, trace.loaded[trace.n] + trace.stored[trace.n], 1);
   mark.style.left = `${(100 * (trace.standard_bytes ?? 0)) / most}%`;
   mark.hidden = !trace.standard_bytes;
   bar.setAttribute("aria-valuemax", most);
   counters.standard.textContent = trace.standard_bytes ? `${whole(trace.standard_bytes)} bytes` : "unknown";
+  const heading = (name) => (trace.values[name].width > 1 ? `${name}[:${trace.values[name].width}]` : name);
   const cells = new Map(NAMES.filter((name) => name in trace.values).map((name) => [name, [make("td"), make("td")]]));
-  for (const [name, pair] of cells) body.append(make("tr", {}, make("th", { scope: "row", text: name }), ...pair));
+  for (const [name, pair] of cells) body.append(make("tr", {}, make("th", { scope: "row", text: heading(name) }), ...pair));
   let place = null;
   canvas.addEventListener("click", (event) => {
     const [x, y, w, h] = place.cells, row = Math.floor(((event.offsetY - y) / h) * trace.n_q);
@@ -61,9 +72,9 @@ function makePanel(raw, looks, pickRow) {
   const write = (output, text) => output.textContent === text || (output.textContent = text);
   return {
     node, trace, line,
-    resize() {
+    resize(slots) {
       const width = Math.max(220, canvas.parentElement.clientWidth - 2), ratio = window.devicePixelRatio || 1;
-      place = geometry(trace, width);
+      place = geometry(trace, width, slots);
       Object.assign(canvas, { width: width * ratio, height: place.height * ratio });
       Object.assign(canvas.style, { width: `${width}px`, height: `${place.height}px` });
       pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -96,15 +107,23 @@ function makePanel(raw, looks, pickRow) {
   };
 }
 
+/** Give a button its name and its sign. */
+function named(button, label) {
+  button.innerHTML = `<svg viewBox="0 0 16 16" width="13" height="13" fill="currentColor" aria-hidden="true"><path d="${SIGNS[label]}"/></svg>`;
+  button.setAttribute("aria-label", label);
+  button.title = label;
+  return button;
+}
+
 /** The row of buttons, slider, speed and row; each control calls back with what was asked for. */
 function makeControls(ask) {
-  const button = (label, sign, onclick) => make("button", { type: "button", "aria-label": label, title: label, text: sign, onclick });
-  const play = button("Play", "▶", ask.toggle);
+  const button = (label, onclick) => named(make("button", { type: "button", onclick }), label);
+  const play = button("Play", ask.toggle);
   const slider = make("input", { type: "range", min: 0, value: 0, "aria-label": "Step", oninput: () => ask.go(Number(slider.value)) });
   const where = make("span", { class: "fl-where" });
   const speed = make("select", { "aria-label": "Speed", onchange: () => ask.speed(Number(speed.value)) });
   const row = make("input", { type: "number", min: 0, "aria-label": "Row", onchange: () => ask.row(Number(row.value)) });
-  const buttons = [button("First step", "⏮", ask.first), button("Step back", "◀︎", ask.back), play, button("Step forward", "▶︎❙", ask.forward), button("Last step", "⏭", ask.last)];
+  const buttons = [button("First step", ask.first), button("Step back", ask.back), play, button("Step forward", ask.forward), button("Last step", ask.last)];
   const node = make("div", { class: "fl-controls", role: "toolbar", "aria-label": "Playback" }, ...buttons, slider, where);
   node.append(make("label", {}, "speed ", speed), make("label", {}, "row ", row));
   return { node, play, slider, where, speed, row };
@@ -115,7 +134,7 @@ function render({ model, el }) {
   const root = make("div", { class: "fl-tile-loop", role: "group", tabindex: "0", "data-lm-suppress-shortcuts": "true" });
   root.setAttribute("aria-keyshortcuts", "Space ArrowLeft ArrowRight Home End");
   const panels = make("div", { class: "fl-panels" });
-  let shown = [], palette = null, frameId = 0, position = 0, previous = 0, moveStart = -1, sentAt = 0, sent = null, warned = false;
+  let shown = [], palette = null, frameId = 0, position = 0, previous = 0, moveStart = -1, sentAt = 0, sent = null, warned = false, drawn = "";
 
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   const steps = () => Math.max(0, ...shown.map((panel) => panel.trace.n));
@@ -179,7 +198,9 @@ function render({ model, el }) {
     const t = moveStart < 0 ? 1 : Math.min(1, Math.max(0, time - moveStart) / length);
     if (t === 1) moveStart = -1;
     const step = now();
-    for (const panel of shown) panel.update(palette, step, model.get("row"), step <= panel.trace.n ? t : 1);
+    const key = `${step} ${model.get("row")} ${t}`;
+    if (key !== drawn) for (const panel of shown) panel.update(palette, step, model.get("row"), step <= panel.trace.n ? t : 1);
+    drawn = key;
     controls.slider.value = step;
     controls.slider.setAttribute("aria-valuetext", `step ${whole(step)} of ${whole(steps())}`);
     controls.where.textContent = `${whole(step)} / ${whole(steps())}`;
@@ -208,9 +229,9 @@ function render({ model, el }) {
   function resize() {
     if (!root.clientWidth) return;
     palette = readPalette(root, model.get("looks"));
-    for (const panel of shown) panel.resize();
+    for (const panel of shown) panel.resize(Math.max(...shown.map(({ trace }) => trace.slots.length)));
     cancelAnimationFrame(frameId);
-    frameId = 0;
+    [frameId, drawn] = [0, ""];
     frame(performance.now());
   }
 
@@ -227,7 +248,7 @@ function render({ model, el }) {
   const onStep = () => model.get("step") !== sent && (sent = model.get("step"), show(sent, { animate: true }));
   function onPlaying() {
     const on = model.get("playing");
-    [controls.play.textContent, controls.play.ariaLabel, controls.play.title] = on ? ["❚❚", "Pause", "Pause"] : ["▶", "Play", "Play"];
+    named(controls.play, on ? "Pause" : "Play");
     play(on);
   }
   function onRow() {

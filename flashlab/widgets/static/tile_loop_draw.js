@@ -7,15 +7,15 @@ import { countBefore, movedBy, stateAt, whole } from "./tile_loop_trace.js";
 // -- Where things stand -------------------------------------------------------------------------------------------------
 const WIDE = 560; // from this width on, HBM, score grid and SRAM stand side by side; below, SRAM goes underneath
 
-/** Rectangles [x, y, width, height] of everything drawn for a canvas of this width. */
-export function geometry(trace, width) {
+/** Rectangles [x, y, width, height] of everything drawn for a canvas of this width, with room for `least` SRAM slots. */
+export function geometry(trace, width, least = 0) {
   const wide = width >= WIDE, gap = wide ? 16 : 10, pad = 12;
-  const top = wide ? 376 : 312;
+  const top = wide ? 376 : 300;
   const hbmWidth = Math.round(width * (wide ? 0.31 : 0.46));
   const sramWidth = wide ? Math.round(width * 0.27) : width;
   const columns = wide ? 1 : 2, slotHeight = wide ? Math.min(38, 232 / Math.max(trace.slots.length, 1)) : 36;
   const sramTop = wide ? 0 : top + gap;
-  const sramHeight = wide ? top : 34 + Math.ceil(trace.slots.length / columns) * slotHeight + 58;
+  const sramHeight = wide ? top : 34 + Math.ceil(Math.max(trace.slots.length, least) / columns) * slotHeight + 58;
   const place = { width, height: sramTop + sramHeight, wide, pad };
   place.hbm = [0, 0, hbmWidth, top];
   place.sram = [width - sramWidth, sramTop, sramWidth, sramHeight];
@@ -29,11 +29,11 @@ export function geometry(trace, width) {
   const bands = all.filter((entry) => !square(entry)).sort((a, b) => order(a[0]) - order(b[0]));
   const squares = all.filter(square).map(([name]) => name);
   const ghost = squares.length === 0 && trace.grid.length > 0;
-  const squareSide = wide ? 92 : 58, squareTop = top - squareSide - pad;
+  const squareSide = wide ? 92 : Math.min(58, (hbmWidth - 2 * pad - 8) / 2), squareTop = top - squareSide - pad;
   const weight = ([, t]) => (t.cols === 1 ? 0.45 : 1);
   const space = hbmWidth - 2 * pad, total = bands.reduce((sum, entry) => sum + weight(entry), 0) || 1;
   const between = wide ? 12 : 6, unit = Math.min(40, (space - between * (bands.length - 1)) / total);
-  const bandTop = 56, bandHeight = squareTop - bandTop - (wide ? 52 : 46);
+  const bandTop = 56, bandHeight = squareTop - bandTop - (wide ? 52 : 28);
   const longest = Math.max(1, ...bands.map(([, t]) => t.rows));
   place.bands = new Map();
   let x = pad + Math.max(0, (space - unit * total - between * (bands.length - 1)) / 2);
@@ -49,10 +49,10 @@ export function geometry(trace, width) {
   names.forEach((name, i) => place.squares.set(name, [pad + i * (sw + (wide ? 30 : 8)), squareTop + squareSide - sh, sw, sh]));
 
   // The score grid keeps its aspect.
-  const [gx, gy, gw] = grid, room = [gw - 30, top - 46 - 42];
+  const [gx, gy, gw] = grid, room = [gw - 42, top - 46 - 62];
   const scale = Math.min(room[0] / Math.max(trace.n_k, 1), room[1] / Math.max(trace.n_q, 1));
   const cells = [Math.max(trace.n_k * scale, 8), Math.max(trace.n_q * scale, 8)];
-  place.cells = [gx + 28 + (room[0] - cells[0]) / 2, gy + 46, ...cells];
+  place.cells = [gx + 26 + (room[0] - cells[0]) / 2, gy + 46, ...cells];
 
   place.slots = new Map();
   const [sx, sy] = place.sram, slotWidth = (sramWidth - 2 * pad) / columns;
@@ -83,7 +83,6 @@ export function readPalette(root, looks) {
   palette.font = css("--fl-font");
   palette.of = (name) => lift(looks.tensors[name] ?? looks.other);
   palette.hatch = hatch(palette.muted, 0.55);
-  palette.wrongHatch = hatch(palette.wrong, 1);
   return palette;
 }
 
@@ -123,6 +122,20 @@ function brush(pen, palette) {
       pen.setLineDash([]);
       pen.globalAlpha = 1;
     },
+    /** A dashed arrow from the middle of one rectangle to the middle of another. */
+    arrow(from, to, colour) {
+      const [a, b] = [from, to].map(([x, y, w, h]) => [x + w / 2, y + h / 2]), turn = Math.atan2(b[1] - a[1], b[0] - a[0]);
+      const tip = [b[0] - Math.cos(turn) * (to[2] / 2 + 4), b[1] - Math.sin(turn) * (to[3] / 2 + 4)];
+      Object.assign(pen, { strokeStyle: colour, fillStyle: colour, lineWidth: 2 });
+      pen.setLineDash([6, 4]);
+      pen.beginPath();
+      pen.moveTo(...a), pen.lineTo(...tip);
+      pen.stroke();
+      pen.setLineDash([]);
+      pen.beginPath();
+      for (const side of [0, 2.6, -2.6]) pen.lineTo(tip[0] + 9 * Math.cos(turn + side) * (side ? 1 : 0.3), tip[1] + 9 * Math.sin(turn + side) * (side ? 1 : 0.3));
+      pen.fill();
+    },
     write(text, x, y, { size = 11, colour = palette.text, align = "left", weight = "", turn = 0 } = {}) {
       Object.assign(pen, { fillStyle: colour, textAlign: align, textBaseline: "middle", font: `${weight} ${size}px ${palette.font}` });
       pen.save();
@@ -141,7 +154,7 @@ export function draw(pen, trace, place, palette, step, row, t) {
   drawHbm(d, trace, place, palette, state, Math.min(step, trace.n), t);
   drawGrid(d, trace, place, palette, state, Math.min(step, trace.n), row);
   drawSram(d, trace, place, palette, state, t);
-  if (t < 1 && step <= trace.n) drawFlight(d, trace, place, palette, state, t);
+  if (step <= trace.n) drawFlight(d, trace, place, palette, state, t);
 }
 
 function card(d, palette, box, title, note) {
@@ -162,6 +175,10 @@ function drawHbm(d, trace, place, palette, state, step, t) {
   if (place.wide) d.write("→ read, ← written, × the whole tensor", x + w / 2, ghostTop - 18, { size: 10, colour: palette.muted, align: "center" });
 }
 
+/** Whether event `e` moved exactly this part. */
+const covers = (trace, e, part) =>
+  trace.row0[e] === part.row0 && trace.col0[e] === part.col0 && trace.rows[e] === part.rows && trace.cols[e] === part.cols;
+
 function drawTensor(d, trace, palette, state, step, t, name, box, current, square) {
   const { parts, input, rows, cols } = trace.hbm.get(name), colour = palette.of(name), thin = cols === 1;
   const [x, y, w, h] = box;
@@ -172,11 +189,11 @@ function drawTensor(d, trace, palette, state, step, t, name, box, current, squar
     const inside = within(box, part, rows, cols), written = countBefore(part.stores, step);
     if (written && !input) d.fill(inside, colour, 0.45);
     const inSram = state.held.get(name);
-    if (inSram !== undefined && trace.row0[inSram] === part.row0 && trace.col0[inSram] === part.col0) d.fill(inside, colour, 0.45);
+    if (inSram !== undefined && covers(trace, inSram, part)) d.fill(inside, colour, 0.45);
     if (inside[3] > 3) d.frame(inside, colour, { alpha: 0.55, width: 0.75 });
     const e = state.event;
-    if (current && (part.loads.includes(e) || part.stores.includes(e))) {
-      d.fill(inside, colour, part.loads.includes(e) ? 0.5 : 0.3 + 0.4 * t);
+    if (current && trace.ops[trace.op[e]] !== "hold" && covers(trace, e, part)) {
+      d.fill(inside, colour, trace.ops[trace.op[e]] === "load" ? 0.5 : 0.3 + 0.4 * t);
       d.frame(inside, palette.text, { width: 1.5 });
     }
   }
@@ -186,38 +203,42 @@ function drawTensor(d, trace, palette, state, step, t, name, box, current, squar
   else d.write(name, x + w / 2, y - 10, { size, weight: "600", align: "center" });
   const times = (moved) => `${Number((moved / (rows * cols * trace.tensors[name][2] || 1)).toPrecision(2))}×`;
   const [read, written] = movedBy(trace, name, step);
-  if (!thin && !square) {
+  if (!thin && w > 30 && !square) {
     if (read) d.write(`→${times(read)}`, x + w / 2, y + h + 11, { size: 10, align: "center" });
     if (written) d.write(`←${times(written)}`, x + w / 2, y + h + (read ? 24 : 11), { size: 10, align: "center" });
   }
   if (name === "o") drawWrong(d, trace, palette, step, box, rows);
 }
 
+/** Rows of o that differ from the right answer, once stored: filled, with a cross beside each run and a count below. */
 function drawWrong(d, trace, palette, step, [x, y, w, h], rows) {
+  const wrong = trace.fault.wrong.filter(([, since]) => since <= step).map(([row]) => row), size = h / rows;
   let last = -Infinity;
-  for (const [row, since] of trace.fault.wrong) {
-    if (since > step) continue;
-    const top = y + (h * row) / rows;
-    d.fill([x, top, w, Math.max(h / rows, 1.5)], palette.wrongHatch);
-    d.frame([x, top, w, Math.max(h / rows, 1.5)], palette.wrong, { width: 0.75 });
-    if (top - last > 12) d.write("✗", x + w + 2, top + h / rows / 2, { size: 12, weight: "700", colour: palette.wrong }), (last = top);
+  for (const row of wrong) {
+    const top = y + row * size;
+    d.fill([x, top, w, size], palette.wrong, 0.8);
+    if (top - last < 13) continue;
+    d.write("✗", x + w + 2, top + Math.max(size / 2, 5), { size: 12, weight: "700", colour: palette.wrong });
+    last = top;
   }
+  if (wrong.length) d.write(`✗ ${whole(wrong.length)} wrong`, x + w / 2, y + h + 25, { size: 10, weight: "700", colour: palette.wrong, align: "center" });
 }
 
 function drawGhost(d, trace, place, palette, box) {
-  const [x, y, w, h] = box;
-  d.frame(box, palette.muted, { dash: [4, 3] });
+  const [x, y, w, h] = box, left = x + w + (place.wide ? 12 : 7), middle = y + h / 2;
   d.fill(box, palette.hatch, 0.35);
-  const bytes = trace.n_q * trace.n_k * (trace.tensors.q?.[2] ?? 4), left = x + w + 10, line = [left, y + h / 2];
-  const small = { size: place.wide ? 11 : 10, colour: palette.muted };
-  d.write("scores", left, line[1] - 22, { size: small.size, weight: "600" });
-  d.write(`${whole(trace.n_q)} × ${whole(trace.n_k)}`, left, line[1] - 7, small);
-  if (place.wide) d.write(`${whole(bytes)} bytes`, left, line[1] + 8, small);
-  d.write("never stored", left, line[1] + (place.wide ? 23 : 8), { ...small, colour: palette.text });
+  d.frame(box, palette.muted, { dash: [4, 3] });
+  const bytes = trace.n_q * trace.n_k * (trace.tensors.q?.[2] ?? 4), small = { size: 11, colour: palette.muted };
+  const about = [`${whole(trace.n_q)} × ${whole(trace.n_k)}`, `${whole(bytes)} bytes`];
+  const lines = ["scores", ...(place.wide ? [...about, "never stored"] : ["never", "stored"])];
+  lines.forEach((text, i) => {
+    const top = middle + (i - (lines.length - 1) / 2) * 15;
+    d.write(text, left, top, i === 0 ? { weight: "600" } : about.includes(text) ? small : {});
+  });
 }
 
 function drawGrid(d, trace, place, palette, state, step, row) {
-  const [x, y, w, h] = place.cells, [gx, , gw, gh] = place.grid, colour = palette.of("scores");
+  const [x, y, w, h] = place.cells, [gx, , gw] = place.grid, colour = palette.of("scores");
   d.write("scores", gx + 4, 17, { size: 13, weight: "600" });
   d.write(`${whole(trace.n_q)} × ${whole(trace.n_k)}`, gx + 56, 17, { colour: palette.muted });
   d.write("k rows →", x + w / 2, y - 10, { align: "center", size: 11 });
@@ -242,8 +263,11 @@ function drawGrid(d, trace, place, palette, state, step, row) {
   if (state.tile) d.frame(within(place.cells, state.tile, trace.n_q, trace.n_k), palette.text, { width: 2 });
   const mine = y + (h * (row + 0.5)) / Math.max(trace.n_q, 1);
   d.frame([x, mine, w, 0], palette.accent, { width: 1.25, dash: [5, 3] });
-  d.write("◂", x + w + 5, mine, { size: 11, colour: palette.accent, align: "center" });
-  drawLegend(d, palette, [gx, gh - 34, gw, 30], trace);
+  d.write(place.wide ? `◂ row ${row}` : "◂", x + w + 3, mine, { colour: palette.accent });
+  const tiles = trace.grid.filter((tile) => tile.lane === state.lane);
+  const done = tiles.filter((tile) => tile.events.at(-1) < step).length;
+  d.write(`${whole(done)} of ${whole(tiles.length)} tiles done`, gx + gw / 2, y + h + 14, { align: "center", colour: palette.muted });
+  drawLegend(d, palette, [gx, y + h + 28, gw], trace);
 }
 
 /** The rows of q and k now in SRAM, along the edges of the grid. */
@@ -255,16 +279,15 @@ function drawAxes(d, trace, place, palette, state) {
 
 function drawLegend(d, palette, [x, y, w], trace) {
   const colour = palette.of("scores");
-  const skipped = trace.grid.reduce((sum, tile) => sum + tile.rows * tile.cols, 0) < trace.n_q * trace.n_k;
   const entries = [["now", (b) => (d.fill(b, colour, 0.75), d.frame(b, palette.text, { width: 1.5 }))]];
   entries.push(["done", (b) => (d.fill(b, colour, 0.34), d.frame(b, palette.line), d.write("✓", b[0] + 5.5, b[1] + 6, { size: 9, align: "center" }))]);
   entries.push(["to come", (b) => d.frame(b, palette.muted)]);
-  if (skipped) entries.push(["skipped", (b) => (d.fill(b, palette.hatch), d.frame(b, palette.muted))]);
-  const two = w < 240 && entries.length > 3, step = w / (two ? 2 : entries.length);
+  if (trace.skipped) entries.push(["skipped", (b) => (d.fill(b, palette.hatch), d.frame(b, palette.muted))]);
+  const columns = w < 240 ? 2 : entries.length, step = Math.min(w / columns, 84), left = x + (w - columns * step) / 2;
   entries.forEach(([text, swatch], i) => {
-    const left = x + (two ? i % 2 : i) * step + 4, top = y + (two ? Math.floor(i / 2) * 16 : 10);
-    swatch([left, top, 11, 11]);
-    d.write(text, left + 16, top + 6, { size: 10, colour: palette.muted });
+    const at = [left + (i % columns) * step + 6, y + Math.floor(i / columns) * 17];
+    swatch([...at, 11, 11]);
+    d.write(text, at[0] + 16, at[1] + 6, { size: 10, colour: palette.muted });
   });
 }
 
@@ -289,10 +312,11 @@ function drawSram(d, trace, place, palette, state, t) {
     const arriving = e === state.event && name === incoming ? t : 1, box = thumbnail(trace, place, name, e);
     d.fill(box, palette.of(name), 0.2 + 0.55 * arriving, 2);
     d.frame(box, palette.of(name), { width: e === state.event ? 2 : 1, radius: 2 });
-    const rows = trace.ops[trace.op[e]] === "load" ? `rows ${trace.row0[e]}–${trace.row0[e] + trace.rows[e] - 1}` : `${trace.rows[e]} × ${trace.cols[e]}`;
-    d.write(name, left, middle - (h > 24 ? 7 : 0), { size: 11, weight: "600" });
-    d.write(`${whole(trace.bytes[e])} B`, x + w - 2, middle - (h > 24 ? 7 : 0), { align: "right" });
-    if (h > 24) d.write(`${trace.rows[e]} × ${trace.cols[e]}${rows.startsWith("rows") ? `, ${rows}` : ""}`, left, middle + 8, { size: 10, colour: palette.muted });
+    const shape = `${trace.rows[e]} × ${trace.cols[e]}`, size = `${whole(trace.bytes[e])} B`, loaded = trace.ops[trace.op[e]] === "load";
+    const rows = loaded ? `, rows ${trace.row0[e]}–${trace.row0[e] + trace.rows[e] - 1}` : "", two = h > 24;
+    d.write(name, left, middle - (two ? 7 : 0), { weight: "600" });
+    if (two) d.write(place.wide ? shape + rows : `${shape}, ${size}`, left, middle + 8, { size: 10, colour: palette.muted });
+    if (place.wide) d.write(size, x + w - 2, middle - (two ? 7 : 0), { align: "right" });
   }
   drawGauge(d, trace, place, palette, state);
 }
@@ -318,7 +342,7 @@ function drawGauge(d, trace, place, palette, state) {
   d.write(`${whole(state.sram)} ${of}`, x, y + h + 12, { size: 11 });
 }
 
-/** The tile that the step loads or stores, on its way between HBM and SRAM. */
+/** The tile that the step loads or stores, on its way between HBM and SRAM; an arrow once it has arrived. */
 function drawFlight(d, trace, place, palette, state, t) {
   const e = state.event;
   if (e < 0) return;
@@ -329,7 +353,9 @@ function drawFlight(d, trace, place, palette, state, t) {
   const out = within(home, tile, shape.rows, shape.cols);
   const slot = [name, "acc", "scores"].find((held) => place.slots.has(held) && (held === name || state.held.has(held)));
   const chip = slot ? thumbnail(trace, place, slot, state.held.get(slot) ?? e) : [place.sram[0] + 20, place.sram[1] + 60, 24, 16];
-  const box = kind === "load" ? blend(out, chip, ease(t)) : blend(chip, out, ease(t));
+  const [from, to] = kind === "load" ? [out, chip] : [chip, out];
+  if (t === 1) return d.arrow(from, to, palette.of(name));
+  const box = blend(from, to, ease(t));
   d.fill(box, palette.of(name), 0.85, 3);
   d.frame(box, palette.text, { width: 1.5, radius: 3 });
   d.write(name, box[0] + box[2] / 2, box[1] + box[3] / 2, { size: 11, weight: "700", align: "center" });

@@ -104,6 +104,9 @@ function readTiles(trace, raw) {
     trace.tileOf[i] = seen.get(key);
     trace.grid[seen.get(key)].events.push(event[i]);
   }
+  const first = trace.grid[0]?.lane ?? 0;
+  const worked = trace.grid.reduce((sum, tile) => sum + (tile.lane === first ? tile.rows * tile.cols : 0), 0);
+  trace.skipped = worked > 0 && worked < trace.n_q * trace.n_k;
 }
 
 /** @returns {State} everything that is true at `step`; costs at most CHECKPOINT events. */
@@ -181,13 +184,14 @@ export function sentence(trace, step) {
   return `step ${whole(s)} of ${whole(trace.n)}: ${verbs[trace.ops[trace.op[e]]]()}${head}${over}`;
 }
 
-/** What has moved at `step` beside what standard attention moves in all. */
+/** What has moved at `step`; at the end, beside what standard attention moves. */
 export function comparison(trace, step) {
   const moved = trace.loaded[step] + trace.stored[step], standard = trace.standard_bytes;
+  if (step < trace.n) return `${whole(moved)} bytes moved so far`;
   if (!standard || !moved) return `${whole(moved)} bytes moved`;
-  const ratio = Math.max(moved, standard) / Math.min(moved, standard);
-  const words = moved === standard ? "the same as" : `${value(Number(ratio.toPrecision(3)))} times ${moved < standard ? "less" : "more"} than`;
-  return `${whole(moved)} bytes moved, ${words} standard attention`;
+  if (moved === standard) return `${whole(moved)} bytes moved, what standard attention moves`;
+  const ratio = Number((Math.max(moved, standard) / Math.min(moved, standard)).toPrecision(3));
+  return `${whole(moved)} bytes moved, ${ratio} × ${moved < standard ? "less" : "more"} than standard attention`;
 }
 
 /** [bytes loaded, bytes stored] of one tensor so far, from sums kept per tensor. */

@@ -1,0 +1,58 @@
+"""The clock: waits for the work, warms up, repeats, and tells the spread. No assertion here depends on speed."""
+
+import time
+
+import pytest
+import torch
+
+from flashlab.bench.timing import Timing, device_name, time_call
+from flashlab.runtime import device
+
+
+def test_a_call_of_known_length_takes_that_long():
+    timing = time_call(lambda: time.sleep(0.02), device="cpu", warmup_ms=1, budget_ms=100)
+    assert 20 <= timing.p20_ms <= timing.time_ms <= timing.p80_ms
+    assert timing.repeats >= 5 and timing.device == device_name("cpu")
+
+
+def test_the_first_slow_call_is_not_counted():
+    calls = []
+
+    def slow_once():
+        calls.append(None)
+        time.sleep(0.2 if len(calls) == 1 else 0.001)
+
+    assert time_call(slow_once, device="cpu", warmup_ms=1, budget_ms=20).p80_ms < 100
+
+
+def test_repeats_follow_the_budget_within_limits():
+    calls = []
+    timing = time_call(lambda: calls.append(time.sleep(0.01)), device="cpu", warmup_ms=0, budget_ms=1, least=7)
+    assert timing.repeats == 7 and len(calls) == 8
+    assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=1e9).repeats == 1000
+
+
+def test_what_the_call_raises_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        time_call(lambda: 1 / 0, device="cpu")
+
+
+def test_least_must_be_a_count():
+    with pytest.raises(ValueError, match="least is 0; it must be a whole number of at least 1"):
+        time_call(lambda: None, device="cpu", least=0)
+
+
+def test_repr_reads_as_a_sentence():
+    assert repr(Timing(1.5, 1.25, 2.0, 9, "a GPU")) == "1.5 ms (p20 1.25, p80 2; 9 repeats on a GPU)"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device() == "cpu", reason="needs a CUDA GPU")
+def test_a_call_that_only_queues_work_is_timed_to_its_end():
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    start = time.perf_counter()
+    a @ a
+    queued_ms = (time.perf_counter() - start) * 1e3
+    timing = time_call(lambda: a @ a)
+    peak = 1e15  # FLOP/s that no GPU of today passes in one bfloat16 product
+    assert timing.time_ms > 2 * 8192**3 / peak * 1e3 > 0.5 and queued_ms < 1e3

@@ -1,0 +1,92 @@
+"""Every lesson keeps the form that the README promises, and carries what a reader without a kernel needs to see."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+LESSONS = sorted(Path(__file__).parents[2].glob("notebooks/[0-9][0-9]_*.ipynb"))
+EDITABLE = {"00_start_here"}  # lessons with one longer cell that the reader is asked to change
+FACTS = {
+    "00_start_here": ["rows"],
+    "01_standard_attention": ["134,217,728 bytes", "33,554,432 bytes", "545,259,520 bytes", "64 times that"],
+    "02_roofline": ["8,589,934,592 FLOPs", "412 tokens"],
+    "03_online_softmax": ["neutral: True", "no keys: [[0.0, 0.0]] lse [-inf]"],
+    "04_tiling": ["57,856 bytes", "20,736 bytes", "35,328 bytes", "36 tiles", "541,065,216 bytes"],
+}
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def words(notebook):
+    return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+def outputs(notebook):
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def text_of(output):
+    return output.get("text") or "\n".join(str(value) for kind, value in output.get("data", {}).items() if kind.startswith("text/"))
+
+
+def test_lessons_00_to_04_are_there():
+    assert [path.stem for path in LESSONS[:5]] == sorted(FACTS)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_has_its_parts(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    text = words(notebook)
+    for part in ("**You will be able to**", "**You need**", "**Time**", "## Check yourself", "## Summary", "**Next:**"):
+        assert part in text, f"{path.stem} lacks {part}"
+    if not path.stem.startswith("00"):
+        assert "**Sources:**" in text and "**Exercise e" in text
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    assert any("predict(" in source for source in code) and any(source.startswith("quiz(") for source in code)
+    assert 35 <= len(notebook.cells) <= 75
+    assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_cells_are_short(path):
+    lines = [len(cell.source.splitlines()) for cell in read(path).cells if cell.cell_type == "code"]
+    long = [count for count in lines if count > 10]
+    assert len(long) <= (path.stem in EDITABLE) and max(lines) <= 40
+    paragraphs = [cell.source for cell in read(path).cells if cell.cell_type == "markdown" and not re.search(r"^#+ |^\|", cell.source, re.M)]
+    assert max(len(paragraph.split()) for paragraph in paragraphs) <= 60
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_stored_outputs_come_from_a_gpu_and_show_without_a_kernel(path):
+    notebook = read(path)
+    stored = outputs(notebook)
+    assert "widgets" not in notebook.metadata
+    assert not [output for output in stored if output.output_type == "error"]
+    for output in stored:
+        assert "application/vnd.jupyter.widget-view+json" not in output.get("data", {}), "run make record: it leaves the still picture"
+        if "image/png" in output.get("data", {}):
+            assert len(output.metadata["image/png"]["alt"].split()) >= 5
+    assert any("NVIDIA" in text_of(output) for output in stored), "no output names the GPU: run make record on one"
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_shows_the_numbers_that_its_text_states(path):
+    shown = "\n".join(text_of(output) for output in outputs(read(path)))
+    assert [fact for fact in FACTS.get(path.stem, []) if fact not in shown] == []
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_cells_checked_by_nbval_do_not_depend_on_the_machine(path):
+    for cell in read(path).cells:
+        if "nbval-check-output" in cell.metadata.get("tags", []):
+            assert not re.search(r"this_gpu|time_call|measure_ceilings|copy_rate|max_memory", cell.source), cell.source
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_no_markdown_image_lacks_alt_text(path):
+    assert not re.search(r"!\[\s*\]\(", words(read(path)))

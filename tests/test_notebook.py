@@ -1,0 +1,85 @@
+"""predict, compare, show, source and without: what a lesson's cell gives back."""
+
+import base64
+
+import pytest
+from matplotlib.figure import Figure
+
+from flashlab.notebook import code_of, compare, predict, show, source, without
+
+
+def test_a_prediction_without_a_number_waits_for_nothing():
+    guess = predict("How many?", unit="bytes")
+    assert repr(guess) == "How many?  your prediction: none yet: put a number for mine and run this cell again"
+    assert repr(guess.reveal(formula=8)) == "How many?  you: no guess · formula: 8 bytes"
+
+
+@pytest.mark.parametrize(
+    "mine, verdict",
+    [
+        (1024, "✓ exactly"),
+        (1100, "✓ close"),
+        (512, "yours is 0.5 × that: find out why before you go on"),
+        (0, "not this time: find out why before you go on"),
+        (-4, "not this time: find out why before you go on"),
+    ],
+)
+def test_a_number_is_judged_against_the_first_thing_found(mine, verdict):
+    line = predict("How many?", mine=mine, unit="bytes").reveal(formula=1024, traced=2048)
+    assert repr(line) == f"How many?  you: {mine:,} bytes · formula: 1,024 bytes · traced: 2,048 bytes · {verdict}"
+
+
+def test_words_are_shown_and_not_judged():
+    line = predict("Measured?", mine=3).reveal(measured="needs a GPU")
+    assert repr(line) == "Measured?  you: 3 · measured: needs a GPU"
+    assert "needs a GPU" in line._repr_markdown_() and "**Measured?**" in line._repr_markdown_()
+
+
+def test_compare_says_equal_only_when_all_are():
+    assert repr(compare("Bytes", unit="bytes", formula=6, traced=6, counted=6)).endswith("✓ equal")
+    assert "✓" not in repr(compare("Bytes", unit="bytes", formula=6, traced=7))
+    assert "0.333 ms" in repr(compare("Time", unit="ms", measured=1 / 3))
+
+
+def test_show_displays_a_png_with_its_finding_as_alt_text_and_caption(monkeypatch):
+    displayed = []
+    monkeypatch.setattr("IPython.display.display", lambda *things, **options: displayed.append((things, options)))
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    finding = "The line rises from one to two."
+    show(figure, finding)
+    (picture,), options = displayed[0]
+    assert base64.b64decode(picture["image/png"]).startswith(b"\x89PNG")
+    assert options["metadata"]["image/png"]["alt"] == finding and picture["text/plain"] == finding
+    assert displayed[1][0][0].data == f"*{finding}*"
+
+
+def test_source_is_the_code_that_runs_without_its_docstring():
+    shown = source(predict).data
+    assert shown.startswith("```python\n# flashlab/notebook.py, line ")
+    assert "return Prediction(question, mine, unit)" in shown and "Nothing waits for an answer" not in shown
+
+
+def test_source_diff_marks_what_only_one_of_the_two_has():
+    shown = source(predict, diff=compare).data.splitlines()
+    assert "-    return Prediction(question, mine, unit)" in shown
+    assert any(line.startswith("+    agree = ") for line in shown)
+
+
+def test_code_of_a_function_without_a_docstring_is_whole():
+    def plain(x):
+        return x + 1
+
+    assert code_of(plain) == "def plain(x):\n    return x + 1"
+
+
+def _add(x):
+    x = x + 1
+    x = x * 10  # ✂
+    return x
+
+
+def test_without_deletes_the_line_and_leaves_the_original_alone():
+    assert _add(1) == 20
+    assert without(_add, "✂")(1) == 2
+    assert _add(1) == 20
