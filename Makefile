@@ -1,8 +1,9 @@
-# make lab         the course in JupyterLab (TORCH=cpu: PyTorch's CPU build, for a machine without a GPU)
+# make lab         the course in JupyterLab
 # make test        every test, the lessons included; browser tests need Chromium
 # make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
 # make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
 #
+# TORCH=cpu        with lab and test: PyTorch's CPU build, for a machine without a GPU (or cu126 and such, for its driver)
 # PYTHON=...       with lab and test: the Python to make .venv from (default: the first of 3.13, 3.12, 3.11, python3)
 # LAB_ARGS=...     options for `flashlab lab`, e.g. LAB_ARGS="--port 9000 --no-browser"
 # JOBS=2           how many tests run at once
@@ -24,7 +25,7 @@ test: $(VENV)/.flashlab-test
 
 # With PYTHON given nothing is made and nothing installed: a GPU node may have no network.
 test-gpu record: $(if $(PYTHON),,$(VENV)/.flashlab-test)
-test-gpu record: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
+test-gpu record: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 test-gpu:
 	@$(RUN) -m flashlab.cli doctor --gpu

@@ -119,8 +119,8 @@ def reset(which: str, course: Path, work: Path, today: date | None = None) -> li
     The old copy stays beside it, e.g. 04_tiling.mine-2026-11-29.ipynb. Raises LookupError if no lesson is called so.
     """
     names = list(originals(course))
-    which = which.zfill(2) if which.isdigit() else which
-    chosen = [name for name in names if any(which in (handle(part), part, str(name)) for part in name.parts[1:])]
+    wanted = which.zfill(2) if which.isdigit() else which
+    chosen = [name for name in names if any(wanted in (handle(part), part, str(name)) for part in name.parts[1:])]
     if not chosen:
         raise error("lesson_name", given=which, allowed=", ".join(dict.fromkeys(handle(name.name) for name in names)))
     known, done = read_manifest(work)

@@ -76,9 +76,9 @@ def check_gpu(gpu: GpuFound, login: str = "") -> Check:
     return Check("GPU", found) if gpu else Check("GPU", found, "note", f"Not used: {gpu.reason}")
 
 
-def check_driver(gpu: GpuFound, kernel_module: str | None) -> Check:
-    """`kernel_module` is the text of /proc/driver/nvidia/version, None where there is none."""
-    number = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", kernel_module or "")
+def check_driver(gpu: GpuFound, kernel_module: str) -> Check:
+    """`kernel_module` is the text of /proc/driver/nvidia/version, "" where there is none."""
+    number = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", kernel_module)
     known = f"knows CUDA up to {gpu.cuda_version[0]}.{gpu.cuda_version[1]}" if gpu.cuda_version else ""
     found = ", ".join(part for part in (number[0] if number else "", known) if part)
     if found:
@@ -88,10 +88,10 @@ def check_driver(gpu: GpuFound, kernel_module: str | None) -> Check:
 
 def check_kernels(mode: str, result: str, problem: str) -> Check:
     """`result` is what flashlab.smoke printed, `problem` the last line of its error."""
-    place = "a CUDA GPU" if mode == "cuda" else "Triton's interpreter, on the CPU"
+    place = "on a CUDA GPU" if mode == "cuda" else "in Triton's interpreter on the CPU"
     if result == mode:
-        return Check("Triton kernels", f"run in {place}" if mode != "cuda" else f"run on {place}")
-    return Check("Triton kernels", f"fail on this machine ({place})", "fail", problem or "python -m flashlab.smoke shows the error")
+        return Check("Triton kernels", f"run {place}")
+    return Check("Triton kernels", f"do not run {place}", "fail", problem or "python -m flashlab.smoke shows the error")
 
 
 def check_compiler(compiler: str | None, header: Path, gpu: bool) -> Check:

@@ -83,3 +83,19 @@ def test_without_deletes_the_line_and_leaves_the_original_alone():
     assert _add(1) == 20
     assert without(_add, "✂")(1) == 2
     assert _add(1) == 20
+
+
+def test_a_line_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError) as caught:
+        without(_add, "no such line")
+    assert str(caught.value) == "no line of _add contains 'no such line', so nothing was deleted. Copy the text from the line itself."
+
+
+@pytest.mark.parametrize("alt", ["", "A figure", "One two three four five"])
+def test_a_figure_must_be_told_in_a_sentence(alt):
+    with pytest.raises(ValueError) as caught:
+        show(Figure(), alt)
+    assert str(caught.value) == (
+        f"alt is {alt!r}; a figure needs one whole sentence that states what it shows, for readers who cannot see it."
+        " Write one of five words or more that ends in a full stop."
+    )

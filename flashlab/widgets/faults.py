@@ -32,12 +32,13 @@ def compare(trace: Trace, right: Trace) -> Fault:
     Tiles are matched by their place in the score grid, so the order of the loops does not matter; steps count from 1.
     """
     step, row, sentence = _first_wrong_tile(trace, right) or (None, None, "")
-    wrong = _wrong_rows(trace, right)
-    if not sentence and not (any(noted(trace, "acc")) and any(noted(right, "acc"))) and not any(noted(trace, "o")):
-        sentence = f"Nothing to compare: run both with Memory(..., watch={WATCH})."
-    elif not sentence and wrong:
+    wrong, tiles_known = _wrong_rows(trace, right), bool(_tiles_with_values(trace).keys() & _tiles_with_values(right).keys())
+    if not sentence and wrong:
         step, row = min((step, row) for row, step in wrong.items())
-        sentence = f"row {row}: every tile is right, but the o that is stored is not. Look at what comes after the last tile."
+        cause = "every tile is right, but the o that is stored is not. Look at what comes after the last tile."
+        sentence = f"row {row}: {cause if tiles_known else 'the o that is stored is not right.'}"
+    elif not sentence and not tiles_known and not any(noted(trace, "o")):
+        sentence = f"Nothing to compare: run both with Memory(..., watch={WATCH})."
     return Fault(wrong, step, row, sentence)
 
 

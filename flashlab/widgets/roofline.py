@@ -16,7 +16,7 @@ from flashlab.hardware import GPUS, Gpu, gpu as find_gpu, roofline
 from flashlab.looks import ALGORITHMS
 from flashlab.problem import ELEMENT_BYTES, AttentionProblem
 from flashlab.traffic.model import flash2_traffic, fused_traffic, standard_traffic
-from flashlab.widgets.panel import Panel, Slider, si, times
+from flashlab.widgets.panel import Choice, Panel, Slider, si, times
 
 SIZES = [2**power for power in range(7, 18)]  # 128 to 131,072
 HEAD_DIMS = [32, 64, 96, 128, 192, 256]
@@ -90,29 +90,27 @@ def _roof(axes, span: tuple[float, float], bytes_per_s: float, flops_per_s: floa
     axes.plot([low, corner, high], [low * bytes_per_s, flops_per_s, flops_per_s], style, color="#333333", linewidth=width, zorder=2)
 
 
-def gpu_control(gpu: Gpu | str) -> ipywidgets.Dropdown:
+def gpu_control(gpu: Gpu | str) -> Choice:
     """A list of the GPUs, by name; one that is not in the table (an estimate) is added to it."""
     row = find_gpu(gpu)
-    return ipywidgets.Dropdown(options=[(name, found) for name, found in ({row.name: row} | GPUS).items()], value=row, description="GPU")
+    return Choice("GPU", {row.name: row} | GPUS if row.name not in GPUS else GPUS, row)
 
 
-def dtype_control(gpu: Gpu, dtype: str) -> ipywidgets.Dropdown:
+def dtype_control(gpu: Gpu, dtype: str) -> Choice:
     """A list of the dtypes that a GPU has a rate for."""
     gpu.peak_flops_per_s(dtype)
-    return ipywidgets.Dropdown(options=_dtypes(gpu), value=dtype, description="dtype")
+    return Choice("dtype", _dtypes(gpu), dtype)
 
 
-def _dtypes(gpu: Gpu) -> list[str]:
-    return [dtype for dtype in ELEMENT_BYTES if dtype in gpu.flops_per_s]
+def _dtypes(gpu: Gpu) -> dict[str, str]:
+    return {dtype: dtype for dtype in ELEMENT_BYTES if dtype in gpu.flops_per_s}
 
 
 def match_dtypes(controls: dict) -> None:
     """Offer only the chosen GPU's dtypes; where the one chosen is not among them, take float16."""
     dtypes, control = _dtypes(controls["gpu"].value), controls["dtype"]
-    if list(control.options) != dtypes:
-        chosen = control.value if control.value in dtypes else "float16"
-        control.options = dtypes
-        control.value = chosen
+    if control.options != list(dtypes):
+        control.offer(dtypes, control.value if control.value in dtypes else "float16")
 
 
 class Roofline(Panel):

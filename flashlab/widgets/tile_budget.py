@@ -9,13 +9,11 @@ Sizes: traffic/model.py, whose totals a test compares with `sram_parts`. Budget:
 
 from __future__ import annotations
 
-import ipywidgets
-
 from flashlab.hardware import Gpu
 from flashlab.looks import ALGORITHMS, OTHER_TENSOR, TENSORS
 from flashlab.problem import AttentionProblem, check_size
 from flashlab.traffic.model import flash1_sram_bytes, flash1_traffic, flash2_sram_bytes, flash2_traffic, fused_traffic, standard_traffic
-from flashlab.widgets.panel import Panel, Slider, si, times
+from flashlab.widgets.panel import Choice, Panel, Slider, si, times
 from flashlab.widgets.roofline import HEAD_DIMS, SIZES, dtype_control, gpu_control, match_dtypes
 
 BLOCKS = [16, 32, 64, 128, 256, 512]
@@ -57,12 +55,12 @@ class TileBudget(Panel):
         block_k: int = 64,
     ) -> None:
         choose = gpu_control(gpu)
-        names = [(ALGORITHMS[key].label, key) for key in TRAFFIC]
+        names = {ALGORITHMS[key].label: key for key in TRAFFIC}
         super().__init__(
             {
                 "gpu": choose,
                 "dtype": dtype_control(choose.value, dtype),
-                "algorithm": ipywidgets.Dropdown(options=names, value=algorithm, description="algorithm"),
+                "algorithm": Choice("algorithm", names, algorithm),
                 "n": Slider("n", SIZES, n),
                 "head_dim": Slider("head_dim", HEAD_DIMS, head_dim),
                 "block_q": Slider("block_q", BLOCKS, block_q),

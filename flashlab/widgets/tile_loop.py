@@ -94,7 +94,7 @@ class TileLoop(anywidget.AnyWidget):
                 raise TypeError(f"TileLoop shows traces, but was given {type(trace).__name__}. Pass memory.trace, not the memory or o.")
         self._traces = traces
         faults = [compare(trace, self._against) if self._against else Fault() for trace in traces]
-        first = next((fault for fault in faults if fault.wrong_rows or fault.step is not None), Fault())
+        first = next((fault for fault in faults if fault.sentence), Fault())
         with self.hold_sync():
             self.data = [_packed(trace, fault) for trace, fault in zip(traces, faults)]
             self.wrong_rows, self.first_wrong_step, self.fault = sorted(first.wrong_rows), first.step, first.sentence

@@ -84,6 +84,13 @@ def test_bytes_beyond_four_gigabytes_are_counted():
     assert trace.sram_by_step().tolist() == [2**33, 2**33] and trace[0].row0 == 2**40 == trace[0].col0
 
 
+@pytest.mark.xfail(strict=True, reason="the dataclass's == compares title, tensors, budget and values, but no event")
+def test_traces_of_different_events_are_not_equal():
+    other = small()
+    other.append("load", "k", bytes=8)
+    assert small() != other
+
+
 # -- totals -------------------------------------------------------------------------------------------------------------------
 def test_totals():
     trace = small()
@@ -220,6 +227,16 @@ def test_what_is_not_a_trace_is_refused(text, why):
         Trace.from_json(text)
     assert str(caught.value).startswith(f"this JSON is not a trace: {why}")
     assert str(caught.value).endswith(". Make one with Trace.to_json().")
+
+
+@pytest.mark.xfail(strict=True, reason="from_json lets OverflowError through, and takes codes and lengths that only fail when read")
+@pytest.mark.parametrize(
+    "name, column",
+    [("op", [300] + 6 * [0]), ("op", [9] + 6 * [0]), ("op", [-1] + 6 * [0]), ("tensor", [4] + 6 * [0]), ("tensor", [-1] + 6 * [0]), ("rows", [4])],
+)
+def test_columns_that_no_trace_has_are_refused(name, column):
+    with pytest.raises(ValueError, match="^this JSON is not a trace: "):
+        Trace.from_json(_with_column(name, column))
 
 
 # -- speed: reported by pytest-benchmark, asserted only with a wide margin outside the timed test --------------------------------

@@ -194,16 +194,16 @@ def _context(browser):
 
 @pytest.fixture
 def open_notebook(lab_server, _context, request):
-    """open_notebook(cells, *, run=True, theme="light") -> Notebook: written, opened, run until idle.
+    """open_notebook(cells, *, run=True, kernel=True, theme="light") -> Notebook: written, opened, run until idle.
 
-    A cell is code as a string, or a whole nbformat cell. With run=False nothing runs, so stored outputs show as they
-    would in a fresh clone. Notebooks and their kernels end with the test.
+    A cell is code as a string, or a whole nbformat cell. With run=False nothing runs; with kernel=False no kernel even
+    starts, so stored outputs show as in a fresh, untrusted clone. Notebooks and their kernels end with the test.
     """
     import nbformat
 
     opened: list[Notebook] = []
 
-    def open_(cells: list, *, run: bool = True, theme: str = "light") -> Notebook:
+    def open_(cells: list, *, run: bool = True, kernel: bool = True, theme: str = "light") -> Notebook:
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) if isinstance(c, str) else c for c in cells])
         notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
         path = lab_server.root / f"{request.node.name.split('[')[0]}-{secrets.token_hex(3)}.ipynb"
@@ -211,19 +211,30 @@ def open_notebook(lab_server, _context, request):
         lab_server.set("@jupyterlab/apputils-extension/themes", theme=f"JupyterLab {theme.title()}")
         lab = Notebook(_context.new_page(), path)
         opened.append(lab)
-        lab.page.goto(f"{lab_server.url}/lab/tree/{path.name}?reset&token={lab_server.token}")
-        lab.page.set_default_timeout(30_000)
-        lab.page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=START_S * 1000)
+        lab.page.set_default_timeout(START_S * 1000)
+        lab.page.goto(f"{lab_server.url}/lab/{'tree/' + path.name if kernel else ''}?reset&token={lab_server.token}")
+        lab.page.wait_for_function("window.jupyterapp?.restored")
+        if not kernel:
+            lab.page.evaluate(
+                """async (path) => {
+                    await window.jupyterapp.restored
+                    const kernelPreference = {shouldStart: false, canStart: false, autoStartDefault: false}
+                    await window.jupyterapp.commands.execute("docmanager:open", {path, factory: "Notebook", kernelPreference})
+                }""",
+                path.name,
+            )
+        lab.page.wait_for_function("window.jupyterapp.shell.currentWidget?.sessionContext")
         lab.page.evaluate(
-            """async () => {
+            """async (kernel) => {
                 const {shell} = window.jupyterapp
                 shell.collapseLeft()
                 await shell.currentWidget.context.ready
-                await shell.currentWidget.sessionContext.ready
-            }"""
+                if (kernel) await shell.currentWidget.sessionContext.ready
+            }""",
+            kernel,
         )
         lab.page.set_default_timeout(CELLS_S * 1000)
-        if run:
+        if run and kernel:
             lab.run_all()
         lab.page.set_default_timeout(15_000)
         return lab

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flashlab.problem import ERRORS
 from flashlab.reference.online_softmax import empty_state, softmax_dot_one_pass, softmax_three_passes, softmax_two_passes, update
 from flashlab.traffic.memory import tiles
 from flashlab.widgets.online_softmax import OnlineSoftmax, exact_softmax, presets
@@ -133,24 +134,25 @@ def records_nothing(scores, *, block_k, memory):
     return exact_softmax(scores[0])
 
 
+# what was done wrong: (line of problem.ERRORS, how, what the message says)
 BAD = {
-    "no score": (lambda: OnlineSoftmax(softmax_two_passes, []), "scores is \\[\\]; one row of at least one number"),
-    "nan": (lambda: OnlineSoftmax(softmax_two_passes, [1.0, math.nan]), "scores is \\[.*nan.*\\]; .* each finite or -inf"),
-    "inf": (lambda: OnlineSoftmax(softmax_two_passes, [1.0, math.inf]), "each finite or -inf"),
-    "two rows": (lambda: OnlineSoftmax(softmax_two_passes, np.zeros((2, 20))), "scores is .*; one row"),
-    "texts": (lambda: OnlineSoftmax(softmax_two_passes, ["a"]), "scores is \\['a'\\]"),
-    "values too short": (lambda: OnlineSoftmax(softmax_dot_one_pass, values=VALUES[:5]), "values has shape \\(5, 2\\); one row for each of the 12"),
-    "no trace": (lambda: OnlineSoftmax(records_nothing), "trace has no row_max, row_sum, rescale"),
-    "wrong result": (lambda: OnlineSoftmax(lambda s, **k: softmax_two_passes(s, **k)[:, :3]), "returned 3 number\\(s\\), but 12 are needed"),
-    "no tile": (lambda: OnlineSoftmax(softmax_two_passes, block_k=0), "block is 0"),
-    "edited to nan": (lambda: setattr(OnlineSoftmax(softmax_two_passes), "scores", [math.nan]), "each finite or -inf"),
+    "no score": ("softmax_scores", lambda: OnlineSoftmax(softmax_two_passes, []), "scores is \\[\\]; one row of at least one number"),
+    "nan": ("softmax_scores", lambda: OnlineSoftmax(softmax_two_passes, [1.0, math.nan]), "scores is \\[.*nan.*\\]; .* each finite or -inf"),
+    "inf": ("softmax_scores", lambda: OnlineSoftmax(softmax_two_passes, [1.0, math.inf]), "each finite or -inf"),
+    "two rows": ("softmax_scores", lambda: OnlineSoftmax(softmax_two_passes, np.zeros((2, 20))), "scores is .*; one row"),
+    "texts": ("softmax_scores", lambda: OnlineSoftmax(softmax_two_passes, ["a"]), "scores is \\['a'\\]"),
+    "values too short": ("softmax_values", lambda: OnlineSoftmax(softmax_dot_one_pass, values=VALUES[:5]), "values has shape \\(5, 2\\); one row for each of the 12"),
+    "no trace": ("softmax_trace", lambda: OnlineSoftmax(records_nothing), "trace has no row_max, row_sum, rescale"),
+    "wrong result": ("softmax_result", lambda: OnlineSoftmax(lambda s, **k: softmax_two_passes(s, **k)[:, :3]), "returned 3 number\\(s\\), but 12 are needed"),
+    "no tile": ("block", lambda: OnlineSoftmax(softmax_two_passes, block_k=0), "block is 0"),
+    "edited to nan": ("softmax_scores", lambda: setattr(OnlineSoftmax(softmax_two_passes), "scores", [math.nan]), "each finite or -inf"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_says_what_to_do(case):
-    make, message = BAD[case]
-    with pytest.raises(ValueError, match=message):
+    line, make, message = BAD[case]
+    with pytest.raises(ERRORS[line][0], match=message):
         make()
 
 

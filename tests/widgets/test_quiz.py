@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flashlab.problem import ERRORS
 from flashlab.widgets import questions as question_files
 from flashlab.widgets.quiz import Quiz, multiple, number, quiz, single, true_false
 
@@ -53,6 +55,14 @@ def test_a_name_loads_its_file(example):
     assert [q["kind"] for q in asked.questions] == ["single", "multiple", "number", "single"]
 
 
+@pytest.mark.parametrize("name", sorted(module.name for module in pkgutil.iter_modules(question_files.__path__)))
+def test_every_lesson_quiz_loads_and_says_why(name):
+    asked = quiz(name)
+    for question in asked.questions:
+        whys = [option["why"] for option in question["options"]] or [question["because"]]
+        assert all(whys), f"{name}: no feedback for an answer to {question['text']!r}"
+
+
 def test_score_follows_the_answers():
     asked = Quiz(true_false("a?", True), true_false("b?", True), true_false("c?", True))
     asked.answers = [
@@ -85,29 +95,30 @@ def test_feedback_stays_with_its_option():
     assert (true.right, false.right, true.why, false.why) == (False, True, "so", "so")
 
 
+# what was done wrong: (line of problem.ERRORS, how, what the message says)
 BAD = {
-    "no right option": (lambda: multiple("q", right={}, wrong={"a": ""}), "has no right answer. Give at least one option in right="),
-    "neither true nor false": (lambda: true_false("q", "False"), "has no right answer. Give answer=True or answer=False"),
-    "nothing wrong": (lambda: single("q", right="a", wrong={}), "has no wrong option"),
-    "twice": (lambda: single("q", right="a", wrong={"b": "", "a": ""}), "offers 'a' twice"),
-    "twice but for spaces": (lambda: multiple("q", right={"a": "", "a ": ""}, wrong={"b": ""}), "offers 'a' twice"),
-    "empty question": (lambda: number("  ", 3), "a question is '  '; it needs a text"),
-    "empty option": (lambda: single("q", right="", wrong={"b": ""}), "an option of 'q' is ''"),
-    "no number": (lambda: number("q", float("nan")), "is nan; it must be a finite number"),
-    "a text for a number": (lambda: number("q", "2**27"), "is '2\\*\\*27'; it must be a finite number"),
-    "no number in a hint": (lambda: number("q", 1, hints={"two": ""}), "is 'two'; it must be a finite number"),
-    "no question": (lambda: Quiz(), "given: nothing"),
-    "a list": (lambda: Quiz([true_false("q", True)]), "given: list"),
-    "unknown": (lambda: quiz("nothing_like_it"), "no quiz called 'nothing_like_it' .* Known: .*example"),
-    "a path": (lambda: quiz("../example"), "no quiz called '../example'"),
-    "no QUESTIONS": (lambda: quiz("without"), "without.py defines no QUESTIONS"),
+    "no right option": ("quiz_no_right", lambda: multiple("q", right={}, wrong={"a": ""}), "has no right answer. Give at least one option in right="),
+    "neither true nor false": ("quiz_no_right", lambda: true_false("q", "False"), "has no right answer. Give answer=True or answer=False"),
+    "nothing wrong": ("quiz_no_wrong", lambda: single("q", right="a", wrong={}), "has no wrong option"),
+    "twice": ("quiz_twice", lambda: single("q", right="a", wrong={"b": "", "a": ""}), "offers 'a' twice"),
+    "twice but for spaces": ("quiz_twice", lambda: multiple("q", right={"a": "", "a ": ""}, wrong={"b": ""}), "offers 'a' twice"),
+    "empty question": ("quiz_text", lambda: number("  ", 3), "a question is '  '; it needs a text"),
+    "empty option": ("quiz_text", lambda: single("q", right="", wrong={"b": ""}), "an option of 'q' is ''"),
+    "no number": ("quiz_number", lambda: number("q", float("nan")), "is nan; it must be a finite number"),
+    "a text for a number": ("quiz_number", lambda: number("q", "2**27"), "is '2\\*\\*27'; it must be a finite number"),
+    "no number in a hint": ("quiz_number", lambda: number("q", 1, hints={"two": ""}), "is 'two'; it must be a finite number"),
+    "no question": ("quiz_question", lambda: Quiz(), "given: nothing"),
+    "a list": ("quiz_question", lambda: Quiz([true_false("q", True)]), "given: list"),
+    "unknown": ("quiz_unknown", lambda: quiz("nothing_like_it"), "no quiz called 'nothing_like_it' .* Known: .*example"),
+    "a path": ("quiz_unknown", lambda: quiz("../example"), "no quiz called '../example'"),
+    "no QUESTIONS": ("quiz_file", lambda: quiz("without"), "without.py defines no QUESTIONS"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_construction_says_what_to_do(case, example):
-    make, message = BAD[case]
-    with pytest.raises((ValueError, TypeError), match=message):
+    line, make, message = BAD[case]
+    with pytest.raises(ERRORS[line][0], match=message):
         make()
 
 

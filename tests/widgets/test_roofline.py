@@ -13,7 +13,7 @@ from flashlab.hardware import GPUS, gpu, roofline
 from flashlab.looks import ALGORITHMS
 from flashlab.problem import AttentionProblem
 from flashlab.traffic.model import flash2_traffic, standard_traffic
-from flashlab.widgets.panel import Slider, png, si, times
+from flashlab.widgets.panel import Choice, Slider, png, si, times
 from flashlab.widgets.roofline import Roofline, roofline_figure
 
 
@@ -159,6 +159,41 @@ def test_slider_index_and_value_agree():
     assert slider.value == 512
 
 
+def test_choice_index_and_value_agree():
+    choice = Choice("dtype", {"half": "float16", "single": "float32"}, "float32")
+    assert choice.index == 1 and repr(choice) == "dtype: single"
+    choice.index = 0  # as the page sets it
+    assert choice.value == "float16"
+    choice.offer({"double": "float64", "half": "float16"}, "float16")
+    assert (choice.options, choice.index, choice.value) == (["double", "half"], 1, "float16")
+    with pytest.raises(ValueError):
+        choice.value = "float8"
+
+
+def test_a_change_during_a_drawing_is_drawn_too():
+    """JupyterLab delivers two controls' changes in two threads; the second must not be lost."""
+    import threading
+
+    widget = Roofline("H200", n=4096)
+    drawing, change, draw = threading.Event(), threading.Event(), widget.draw
+
+    def slow_draw(**values):
+        drawing.set()
+        change.wait(5)
+        return draw(**values)
+
+    widget.draw = slow_draw
+    first = threading.Thread(target=widget.set, kwargs={"n": 256})
+    first.start()
+    assert drawing.wait(5)
+    second = threading.Thread(target=setattr, args=(widget.controls["head_dim"], "value", 64))
+    second.start()
+    second.join(0.2)  # it waits for the first
+    change.set()
+    first.join(10), second.join(10)
+    assert "n = 256, head_dim 64" in widget.sentence
+
+
 # -- in JupyterLab ----------------------------------------------------------------------------------------------------
 CELLS = ["from flashlab.widgets.roofline import Roofline", "w = Roofline('H200', n=4096); w"]
 
@@ -171,6 +206,8 @@ def test_in_jupyterlab(open_notebook, theme):
     picture = page.get_by_role("img", name=re.compile("standard attention does 62.1 FLOP a byte"))
     picture.wait_for()
     lab.screenshot(f"roofline-{theme}")
+    page.get_by_label("GPU").press("ArrowUp")  # the list's own key, not the notebook's "previous cell"
+    lab.wait_kernel("w.values['gpu'].name", "'H100'")
     page.get_by_label("GPU").select_option("A100-80GB")
     lab.wait_kernel("w.values['gpu'].name", "'A100-80GB'")
     slider = page.get_by_role("slider", name="head_dim")

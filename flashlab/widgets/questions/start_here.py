@@ -4,14 +4,14 @@ from flashlab.widgets.quiz import single, true_false
 
 QUESTIONS = [
     single(
-        "*flash* and *math* computed the same attention. Why was flash faster?",
+        "*flash* and *standard* computed the same attention. Why was flash faster?",
         right="It moved fewer bytes between memory and processor.",
         wrong={
             "It did fewer multiplications.": "It did the same ones. The difference between the outputs was only rounding.",
             "It approximated the small weights by zero.": "Nothing was left out: the outputs agreed to rounding.",
             "It used another number type.": "Both got, and gave, the same type.",
         },
-        because="It never stored the n × n matrix that math writes and reads back.",
+        because="It never stored n × n matrices that standard attention writes and reads back.",
     ),
     single(
         "You time `a @ a` on a GPU with `time.perf_counter()` around it, and nothing else. What did you time?",

@@ -119,7 +119,8 @@ export function numbers({ kind, start, stop, tileMax, before, after, rescale, pa
   if (kind === "finish") {
     const [got, exact] = [run.result, run.exact].map((row) => row.map(real));
     const how = run.has_values ? "acc / row_sum" : "exp(score − row_max) / row_sum";
-    rows[1] = { name: run.has_values ? "o" : "weights", before: "", how, after: list(got) };
+    rows.splice(1, 1);
+    rows.push({ name: run.has_values ? "o" : "weights", before: "", how, after: list(got) });
     rows.push({ name: "exact", before: "", how: "three passes over the row, float64", after: list(exact) });
     const verdict = run.is_exact ? "✓ the same, up to rounding" : "✗ not the same";
     rows.push({ name: "difference", before: "", how: "the largest", after: `${written(real(run.difference), 2)} ${verdict}`, strong: true });
@@ -157,7 +158,7 @@ function picture(all, run, colours, onEdit) {
   grid.style.setProperty("--fl-hue", colours.scores);
   const name = (row, text, small) => at(make("div", { class: "fl-name" }, text, make("small", {}, small)), row, -1, 0);
   const formula = name(5, "weights", "");
-  grid.append(name(2, "scores", ""), name(3, "", "edit them"), formula);
+  grid.append(name(3, "scores", "edit them"), formula);
   const line = (kind) => make("div", { class: kind }, make("span"));
   const [max, maxBefore, zero] = [line("fl-max"), line("fl-max fl-before"), line("fl-zero")];
   const columnsOf = run.scores.map((_, i) => {

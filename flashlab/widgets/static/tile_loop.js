@@ -9,6 +9,7 @@ import { comparison, readTrace, rowAt, sentence, value, whole } from "./tile_loo
 
 const SPEEDS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]; // steps a second
 const SYNC_MS = 250; // how often a playing widget tells the kernel its step
+const LONGEST_MS = 250; // a hidden page draws no frames: time that passed unseen is not played
 const FLIGHT_MS = 320; // how long a tile takes between HBM and SRAM, at most
 const SIGNS = {
   Play: "M3 1v14l11-7z",
@@ -81,8 +82,8 @@ function makePanel(raw, looks, pickRow) {
     },
     /** Draw step `step`, `t` of the way through its move; the texts follow. */
     update(palette, step, row, t) {
-      const s = Math.min(step, trace.n);
-      draw(pen, trace, place, palette, step, Math.min(row, trace.n_q - 1), t);
+      const s = Math.min(step, trace.n), mine = Math.min(row, trace.n_q - 1);
+      draw(pen, trace, place, palette, step, mine, t);
       canvas.setAttribute("aria-label", `${trace.title}: HBM, score grid and SRAM at ${sentence(trace, s)}`);
       write(line, sentence(trace, step));
       write(counters.loaded, `${whole(trace.loaded[s])} bytes`);
@@ -95,9 +96,9 @@ function makePanel(raw, looks, pickRow) {
       fault.hidden = !why || (at !== null && step < at);
       if (!fault.hidden) write(fault, at === null ? why : `✗ step ${whole(at)}, ${why}`);
       if (!numbersHere) return;
-      const lane = s ? trace.lane[s - 1] : 0, found = rowAt(trace, row, s, lane);
+      const lane = s ? trace.lane[s - 1] : 0, found = rowAt(trace, mine, s, lane);
       const changed = Math.max(0, ...Object.values(found).map((entry) => entry.step));
-      write(caption, `row ${row}: ${changed ? `last changed at step ${whole(changed)}` : "nothing seen yet"}`);
+      write(caption, `row ${mine}: ${changed ? `last changed at step ${whole(changed)}` : "nothing seen yet"}`);
       for (const [name, [before, after]] of cells) {
         write(before, found[name].before && name !== "rescale" ? found[name].before.map(value).join("  ") : "–");
         write(after, found[name].after ? found[name].after.map(value).join("  ") : "–");
@@ -136,7 +137,7 @@ function render({ model, el }) {
   const panels = make("div", { class: "fl-panels" });
   let shown = [], palette = null, frameId = 0, position = 0, previous = 0, moveStart = -1, sentAt = 0, sent = null, warned = false, drawn = "";
 
-  const still = matchMedia("(prefers-reduced-motion: reduce)");
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const steps = () => Math.max(0, ...shown.map((panel) => panel.trace.n));
   const stop = () => Math.min(...shown.map((panel) => panel.trace.fault.step ?? Infinity));
   const now = () => Math.floor(position);
@@ -155,7 +156,7 @@ function render({ model, el }) {
 
   function show(step, { animate = false } = {}) {
     const target = Math.max(0, Math.min(step, steps()));
-    moveStart = animate && target === now() + 1 && !still.matches ? performance.now() : -1;
+    moveStart = animate && target === now() + 1 && !calm.matches ? performance.now() : -1;
     position = target;
     request();
   }
@@ -177,10 +178,10 @@ function render({ model, el }) {
   /** Let time pass while playing: some steps further, but not past the first wrong tile the first time. */
   function advance(time) {
     const speed = model.get("speed"), before = now();
-    position = Math.min(position + (Math.max(0, time - previous) / 1000) * speed, steps());
+    position = Math.min(position + (Math.min(Math.max(0, time - previous), LONGEST_MS) / 1000) * speed, steps());
     previous = time;
     if (before === now()) return;
-    if (now() === before + 1 && speed <= 32 && !still.matches) moveStart = time;
+    if (now() === before + 1 && speed <= 32 && !calm.matches) moveStart = time;
     if (!warned && before < stop() && now() >= stop()) {
       warned = true;
       position = stop();
@@ -211,7 +212,7 @@ function render({ model, el }) {
   const setRow = (row) => Number.isInteger(row) && set("row", Math.max(0, Math.min(row, Math.max(0, ...shown.map((panel) => panel.trace.n_q - 1)))));
   const ask = {
     toggle: () => play(!model.get("playing")),
-    go, row: setRow, speed: (speed) => set("speed", speed),
+    go, row: (row) => (setRow(row), onRow()), speed: (speed) => set("speed", speed),
     first: () => go(0), last: () => go(steps()), back: () => go(now() - 1), forward: () => go(now() + 1, { animate: true }),
   };
   const controls = makeControls(ask);

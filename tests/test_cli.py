@@ -1,0 +1,97 @@
+"""cli.py: what each subcommand passes on, and how a fault is told."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashlab import cli, copies, doctor, lab, record, runtime
+from flashlab.driver import GpuFound
+from flashlab.problem import error
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The arguments with which lab, record and reset were called."""
+    calls = []
+    monkeypatch.setattr(lab, "lab", lambda **options: calls.append(options) or 3)
+    monkeypatch.setattr(record, "record", lambda notebooks: calls.append(notebooks))
+    monkeypatch.setattr(copies, "find_course", lambda: Path("/course"))
+    monkeypatch.setattr(copies, "reset", lambda *arguments: calls.append(arguments) or ["put back"])
+    return calls
+
+
+@pytest.mark.parametrize(
+    "arguments, changes",
+    [
+        ([], {}),
+        (["--port", "9000"], {"port": 9000}),
+        (["--no-browser"], {"browser": False}),
+        (["--in-place"], {"in_place": True}),
+        (["--work", "/home/me/work"], {"work": Path("/home/me/work")}),
+        (["--no-browser", "--", "--ip=0.0.0.0", "-y"], {"browser": False, "extra": ("--ip=0.0.0.0", "-y")}),
+    ],
+)
+def test_lab(called, arguments, changes):
+    assert cli.main(["lab", *arguments]) == 3
+    assert called == [{"port": None, "browser": True, "in_place": False, "work": None, "extra": (), **changes}]
+
+
+def test_reset(called, capsys):
+    assert cli.main(["reset", "04"]) == cli.main(["reset", "04", "--work", "/mine"]) == 0
+    assert called == [("04", Path("/course"), Path("/course/work")), ("04", Path("/course"), Path("/mine"))]
+    assert capsys.readouterr().out == "put back\nput back\n"
+
+
+def test_record(called):
+    assert cli.main(["record"]) == cli.main(["record", "a.ipynb", "b.ipynb"]) == 0
+    assert called == [[], [Path("a.ipynb"), Path("b.ipynb")]]
+
+
+def test_doctor_gives_the_exit_status(monkeypatch):
+    monkeypatch.setattr(doctor, "report", lambda: 1)
+    assert cli.main(["doctor"]) == 1
+
+
+def test_doctor_gpu_says_only_whether_there_is_one(monkeypatch, capsys):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(runtime, "gpu", lambda: GpuFound(True, name="NVIDIA H200"))
+    assert cli.main(["doctor", "--gpu"]) == 0 and "NVIDIA H200" in capsys.readouterr().out
+    monkeypatch.setattr(runtime, "gpu", lambda: GpuFound(False, "the NVIDIA driver sees no GPU"))
+    assert cli.main(["doctor", "--gpu"]) == 2
+    assert "This needs a CUDA GPU that Triton can use. No GPU: the NVIDIA driver sees no GPU" in capsys.readouterr().err
+
+
+def test_a_known_fault_is_one_line_and_exit_status_2(monkeypatch, capsys):
+    def fails(**options):
+        raise error("port_taken", given=8888, free=8889)
+
+    monkeypatch.setattr(lab, "lab", fails)
+    assert cli.main(["lab"]) == 2
+    assert capsys.readouterr().err == "flashlab: port 8888 is taken by another program. Stop that one, or pass --port 8889.\n"
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    def fails(**options):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(lab, "lab", fails)
+    with pytest.raises(TypeError):
+        cli.main(["lab"])
+
+
+def test_without_a_command_it_says_which_there_are(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([])
+    assert caught.value.code == 2 and "COMMAND" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    printed = capsys.readouterr().out
+    assert all(f"\n    {command} " in printed for command in ("lab", "doctor", "reset", "record"))
+
+
+def test_help_loads_nothing_heavy():
+    code = "import sys; from flashlab import cli; cli.parser(); print([m for m in ('torch', 'triton', 'numpy', 'nbformat') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,141 @@
+"""lab.py: the JupyterLab that `flashlab lab` starts, up to a real one that answers."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from flashlab import lab as module
+from flashlab.lab import CONFIG, command, environment, free_port, lab, port_is_free
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def taken():
+    """A port on which another program listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "00_start_here.ipynb").write_text("{}")
+    return tmp_path
+
+
+def test_a_taken_port_is_named_with_a_free_one(folder, taken):
+    with pytest.raises(OSError) as caught:
+        command(folder, port=taken)
+    assert str(caught.value) == f"port {taken} is taken by another program. Stop that one, or pass --port {free_port(taken)}."
+    assert free_port(taken) > taken and port_is_free(free_port(taken)) and not port_is_free(taken)
+
+
+def test_lesson_00_of_the_folder_is_opened(folder):
+    line = command(folder)
+    assert line[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert f"--ServerApp.root_dir={folder}" in line
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in line
+    assert not [option for option in line if "port" in option or "token" in option or option == "--no-browser"]
+
+
+def test_port_browser_and_further_options(folder):
+    port = free_port(20000)
+    line = command(folder, port=port, browser=False, extra=("--ip=0.0.0.0",))
+    assert f"--ServerApp.port={port}" in line and "--ServerApp.port_retries=0" in line
+    assert "--no-browser" in line and line[-1] == "--ip=0.0.0.0"
+
+
+@pytest.mark.parametrize("user, allowed", [(0, True), (1000, False)])
+def test_root_is_allowed_as_in_a_container(folder, monkeypatch, user, allowed):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert ("--allow-root" in command(folder)) is allowed
+
+
+def test_our_settings_come_before_those_that_were_there():
+    assert environment({"A": "b"}) == {"A": "b", "JUPYTER_CONFIG_PATH": str(CONFIG)}
+    assert environment({"JUPYTER_CONFIG_PATH": "/theirs"})["JUPYTER_CONFIG_PATH"] == f"{CONFIG}{os.pathsep}/theirs"
+
+
+@pytest.fixture
+def started(monkeypatch, folder):
+    """What lab() would run, and what it says, without running it: course and copies are `folder` and its work/."""
+    calls = []
+    monkeypatch.setattr(module.subprocess, "call", lambda line, env: calls.append(line) or 0)
+    monkeypatch.setattr(module, "find_course", lambda: folder)
+    module.runtime.announce.cache_clear()
+    yield calls
+    module.runtime.announce.cache_clear()
+
+
+def test_lab_opens_copies_and_says_where_kernels_run(started, folder, capsys):
+    assert lab(browser=False) == 0
+    assert f"--ServerApp.root_dir={folder / 'work'}" in started[0] and (folder / "work/notebooks/00_start_here.ipynb").exists()
+    assert capsys.readouterr().out.splitlines() == [f"{folder / 'work'}: 1 new.", module.runtime.describe()]
+
+
+def test_in_place_opens_the_originals(started, folder):
+    lab(browser=False, in_place=True)
+    assert f"--ServerApp.root_dir={folder}" in started[0] and not (folder / "work").exists()
+
+
+def test_copies_may_go_elsewhere(started, folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("home") / "mine"
+    lab(browser=False, work=elsewhere)
+    assert (elsewhere / "notebooks/00_start_here.ipynb").exists() and not (folder / "work").exists()
+
+
+def test_control_c_ends_it_quietly(started, monkeypatch):
+    def interrupted(line, env):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.subprocess, "call", interrupted)
+    assert lab(browser=False) == 0
+
+
+def test_without_jupyterlab_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeError) as caught:
+        lab()
+    assert str(caught.value) == f"JupyterLab is not installed for {sys.executable}. Install the course: make lab, or pip install -e ."
+
+
+def test_a_real_jupyterlab_opens_lesson_00_keeps_its_token_and_asks_nothing(tmp_path):
+    pytest.importorskip("jupyterlab")
+    port = free_port(21000 + os.getpid() % 1000)
+    line = [sys.executable, "-m", "flashlab.cli", "lab", "--no-browser", "--port", str(port), "--work", str(tmp_path / "work")]
+    private = {"HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path / "c"), "JUPYTER_DATA_DIR": str(tmp_path / "d")}
+    private["JUPYTER_RUNTIME_DIR"] = str(tmp_path / "r")
+    server = subprocess.Popen(
+        line, cwd=ROOT, env={**os.environ, **private}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    overdue = threading.Timer(60, lambda: os.killpg(server.pid, 9))
+    overdue.start()
+    try:
+        said, address = [], None
+        while address is None:
+            said.append(server.stdout.readline())
+            assert said[-1], "".join(said)
+            address = re.search(rf"http://127\.0\.0\.1:{port}/lab/tree/notebooks/00_start_here\.ipynb\?token=\w{{20,}}", said[-1])
+        assert any(line.startswith(("No GPU: ", "GPU: ", "No usable GPU: ", "TRITON_INTERPRET")) for line in said)
+        with urllib.request.urlopen(address[0]) as page:
+            settings = json.loads(re.search(r'<script id="jupyter-config-data"[^>]*>(.*?)</script>', page.read().decode(), re.S)[1])
+        assert "@jupyterlab/apputils-extension:announcements" in settings["disabledExtensions"]
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents")
+    finally:
+        overdue.cancel()
+        os.killpg(server.pid, 15)
+        server.stdout.close()
+        server.wait(timeout=30)

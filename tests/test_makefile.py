@@ -1,0 +1,268 @@
+"""The Makefile: which Python it takes, what it installs with and when, what it says if it cannot. Nothing is installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flashlab import runtime
+
+ROOT = Path(__file__).parents[1]
+MAKE = shutil.which("make")
+pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
+
+# A Python that is played: it has a version and perhaps a venv module, makes a .venv that holds itself, and logs the rest.
+PYTHON = """#!/bin/bash
+version={version}
+case "$*" in
+  *python_version*) echo $version; exit {runs} ;;
+  *version_info*) minor=${{version#*.}}; [ "${{minor%%.*}}" -ge 11 ]; exit ;;
+  *"import venv, ensurepip"*) exit {no_venv} ;;
+  *"import pip"*) exit {no_pip} ;;
+  *"import xdist"*) exit {no_xdist} ;;
+  "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
+esac
+echo "${{0##*/}} $*" >> {log}
+echo "$PYTHONPATH" > {log}.path
+exit {status}
+"""
+UV = """#!/bin/bash
+echo "uv $*" >> {log}
+if [ "$1" = venv ]; then mkdir -p "$4/bin"; cp {bin}/"$3" "$4/bin/python"; fi
+"""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A copy of the course's Makefile on a machine with the commands that a test puts there and no others."""
+    bin, log = tmp_path / "bin", tmp_path / "log"
+    course = tmp_path / "a course"  # a space in the path
+    for folder in (bin, course / "notebooks"):
+        folder.mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, course)
+    for lesson in ("00_start_here", "01_standard_attention"):
+        (course / "notebooks" / f"{lesson}.ipynb").write_text("{}")
+    for command in ("mkdir", "cp", "touch"):
+        (bin / command).symlink_to(shutil.which(command))
+
+    def put(name, text=PYTHON, **values):
+        defaults = {"version": "3.12.1", "runs": 0, "no_venv": 0, "no_pip": 0, "no_xdist": 0, "status": 0}
+        (bin / name).write_text(text.format(**{**defaults, "log": log, "bin": bin, **values}))
+        (bin / name).chmod(0o755)
+
+    def make(*arguments):
+        log.write_text("")
+        environment = {"PATH": str(bin), "HOME": str(tmp_path)}
+        done = subprocess.run([MAKE, *arguments], cwd=course, env=environment, capture_output=True, text=True)
+        return SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr, ran=log.read_text().splitlines())
+
+    return SimpleNamespace(put=put, make=make, course=course, python_path=tmp_path / "log.path")
+
+
+# -- which Python -------------------------------------------------------------------------------------------------------------
+def test_the_newest_supported_python_makes_the_venv(machine):
+    for name, version in (("python3", "3.9.1"), ("python3.11", "3.11.2"), ("python3.12", "3.12.4")):
+        machine.put(name, version=version)
+    done = machine.make("lab")
+    assert done.status == 0 and "Making .venv with python3.12" in done.out
+    assert done.ran == ["python3.12 -m venv .venv", "python -m pip install -e .", "python -m flashlab.cli lab"]
+
+
+def test_a_shim_that_does_not_run_is_passed_over(machine):
+    machine.put("python3.13", runs=127)  # as pyenv's, for a version that is not chosen
+    machine.put("python3", version="3.11.7")
+    assert machine.make("lab").ran[0] == "python3 -m venv .venv"
+
+
+def test_a_python_without_venv_is_passed_over_if_another_has_it(machine):
+    machine.put("python3.13", version="3.13.0", no_venv=1)
+    machine.put("python3", version="3.12.3")
+    assert machine.make("lab").ran[0] == "python3 -m venv .venv"
+
+
+def test_python_can_be_named(machine):
+    machine.put("python3.13", version="3.13.0")
+    machine.put("mine", version="3.11.0")
+    assert machine.make("lab", "PYTHON=mine").ran[0] == "mine -m venv .venv"
+
+
+def test_a_python_that_is_too_old_is_said(machine):
+    machine.put("python3", version="3.10.12")
+    done = machine.make("lab")
+    assert done.status != 0 and done.ran == []
+    assert "flashlab needs Python 3.11 or newer, and found: python3 is 3.10.12;" in done.err and "PYTHON=/path/to/python3.12" in done.err
+
+
+def test_no_python_at_all_is_said(machine):
+    done = machine.make("test")
+    assert done.status != 0 and "flashlab needs Python 3.11 or newer, and found: no Python at all" in done.err
+
+
+def test_no_venv_module_is_said(machine):
+    machine.put("python3", version="3.12.3", no_venv=1)
+    done = machine.make("lab")
+    assert done.status != 0 and done.ran == []
+    assert "python3 has no venv module" in done.err and "sudo apt install python3-venv" in done.err
+
+
+# -- what is installed, and when ----------------------------------------------------------------------------------------------
+def test_a_second_run_installs_nothing(machine):
+    machine.put("python3")
+    machine.make("lab")
+    assert machine.make("lab").ran == ["python -m flashlab.cli lab"]
+
+
+def test_a_changed_pyproject_installs_again_into_the_same_venv(machine):
+    machine.put("python3")
+    machine.make("lab")
+    later = (machine.course / ".venv/.flashlab").stat().st_mtime + 10
+    os.utime(machine.course / "pyproject.toml", (later, later))
+    assert machine.make("lab").ran == ["python -m pip install -e .", "python -m flashlab.cli lab"]
+
+
+def test_a_failed_installation_is_tried_again(machine):
+    machine.put("python3")
+    machine.make("lab")
+    (machine.course / ".venv/.flashlab").unlink()
+    python = machine.course / ".venv/bin/python"
+    works = python.read_text()
+    python.write_text(works.replace("exit 0\n", "exit 1\n"))
+    assert machine.make("lab").status != 0 and not (machine.course / ".venv/.flashlab").exists()
+    python.write_text(works)
+    assert machine.make("lab").ran == ["python -m pip install -e .", "python -m flashlab.cli lab"]
+
+
+def test_a_venv_without_pip_is_made_again(machine):
+    machine.put("python3")
+    machine.make("lab")
+    (machine.course / ".venv/.flashlab").unlink()
+    machine.put("python3", no_pip=1)
+    shutil.copy(machine.course.parent / "bin/python3", machine.course / ".venv/bin/python")
+    assert machine.make("lab").ran[0] == "python3 -m venv .venv"
+
+
+def test_after_test_lab_has_nothing_to_install(machine):
+    machine.put("python3")
+    assert machine.make("test").ran[1] == "python -m pip install -e .[test]"
+    assert machine.make("lab").ran == ["python -m flashlab.cli lab"]
+
+
+def test_torch_cpu_adds_pytorchs_index_and_nothing_else_does(machine):
+    machine.put("python3")
+    assert machine.make("lab", "TORCH=cpu").ran[1] == "python -m pip install --extra-index-url https://download.pytorch.org/whl/cpu -e ."
+
+
+def test_the_plain_command_names_the_small_build_where_there_is_no_gpu(machine):
+    machine.put("python3")
+    said = "TORCH=cpu takes the small CPU build" in machine.make("lab").out
+    assert said is not Path("/proc/driver/nvidia/version").exists()
+
+
+def test_uv_is_used_where_it_is_installed(machine):
+    machine.put("python3", no_venv=1, no_pip=1)
+    machine.put("uv", UV)
+    assert machine.make("lab").ran == [
+        "uv venv --python python3 .venv",
+        "uv pip install --python .venv/bin/python -e .",
+        "python -m flashlab.cli lab",
+    ]
+    assert machine.make("lab").ran == ["python -m flashlab.cli lab"]
+
+
+def test_uv_takes_pytorchs_cpu_build(machine):
+    machine.put("python3")
+    machine.put("uv", UV)
+    assert machine.make("test", "TORCH=cpu").ran[1] == "uv pip install --python .venv/bin/python --torch-backend=cpu -e .[test]"
+
+
+def test_options_for_the_lab(machine):
+    machine.put("python3")
+    assert machine.make("lab", "LAB_ARGS=--port 9000 --no-browser").ran[-1] == "python -m flashlab.cli lab --port 9000 --no-browser"
+
+
+# -- the tests ----------------------------------------------------------------------------------------------------------------
+PYTEST = (
+    "-m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120"
+    " notebooks/00_start_here.ipynb notebooks/01_standard_attention.ipynb"
+)
+
+
+def test_make_test_runs_tests_doctests_and_lessons(machine):
+    machine.put("python3")
+    assert machine.make("test").ran[-1] == f"python {PYTEST} -n 2 --dist loadscope"
+    assert machine.make("test", "JOBS=4", "PYTEST_ARGS=-x").ran[-1] == f"python {PYTEST} -n 4 --dist loadscope -x"
+
+
+def test_make_test_fails_when_pytest_does(machine):
+    machine.put("python3")
+    machine.make("test")
+    python = machine.course / ".venv/bin/python"
+    python.write_text(python.read_text().replace("exit 0\n", "exit 1\n"))
+    assert machine.make("test").status != 0
+
+
+def test_without_xdist_it_says_so_and_runs_one_at_a_time(machine):
+    machine.put("python3", no_xdist=1)
+    done = machine.make("test")
+    assert done.ran[-1] == f"python {PYTEST}" and "pytest-xdist is not installed: one test at a time." in done.out
+
+
+def test_test_gpu_with_a_python_installs_nothing(machine):
+    machine.put("python3")
+    assert machine.make("test-gpu", "PYTHON=python3").ran == [
+        "python3 -m flashlab.cli doctor --gpu",
+        f"python3 {PYTEST} -n 2 --dist loadscope",
+    ]
+    assert not (machine.course / ".venv").exists()
+
+
+@pytest.mark.parametrize("target", ["test-gpu", "record"])
+def test_on_a_gpu_node_the_course_is_found_without_installing_it(machine, target):
+    machine.put("python3")
+    machine.make(target, "PYTHON=python3")
+    assert machine.python_path.read_text() == f"{machine.course}\n"
+
+
+def test_test_gpu_stops_where_there_is_no_gpu(machine):
+    machine.put("python3", status=2)
+    done = machine.make("test-gpu", "PYTHON=python3")
+    assert done.status != 0 and done.ran == ["python3 -m flashlab.cli doctor --gpu"]
+
+
+def test_test_gpu_without_a_python_makes_the_venv(machine):
+    machine.put("python3")
+    assert [line.split(" -e")[0] for line in machine.make("test-gpu").ran[:2]] == ["python3 -m venv .venv", "python -m pip install"]
+
+
+def test_record_passes_its_notebooks_on(machine):
+    machine.put("python3")
+    assert machine.make("record", "PYTHON=python3").ran == ["python3 -m flashlab.cli record"]
+    assert machine.make("record", "PYTHON=python3", "NOTEBOOKS=notebooks/00_start_here.ipynb").ran == [
+        "python3 -m flashlab.cli record notebooks/00_start_here.ipynb"
+    ]
+
+
+@pytest.mark.skipif(runtime.device() == "cuda", reason="this machine has a GPU")
+@pytest.mark.parametrize("target, what", [("test-gpu", "This"), ("record", "Recording")])
+def test_without_a_gpu_the_real_targets_say_why(target, what):
+    done = subprocess.run([MAKE, target, f"PYTHON={sys.executable}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"flashlab: {what} needs a CUDA GPU that Triton can use. No" in done.stderr and runtime.gpu().reason in done.stderr
+
+
+# -- conda and CI -------------------------------------------------------------------------------------------------------------
+def test_the_conda_route_takes_python_from_conda_and_the_rest_from_pyproject():
+    lines = [line.strip() for line in (ROOT / "environment.yml").read_text().splitlines()]
+    assert "- python=3.12" in lines and lines[lines.index("- pip:") + 1 :] == ["- -e ."]
+
+
+def test_ci_requires_the_browser_and_runs_make_test():
+    script = ROOT / ".ci" / "run"
+    lines = script.read_text().splitlines()
+    assert os.access(script, os.X_OK) and "set -euo pipefail" in lines
+    assert lines[-2:] == ["export FLASHLAB_REQUIRE_BROWSER=1", "make test"]
