@@ -157,8 +157,8 @@ class Roofline(Panel):
         standard, flash2, fused = bounds.values()
         setting = f"{gpu.name}, {dtype}, n = {n:,}, head_dim {head_dim}{', causal' if causal else ''}"
         sentence = (
-            f"{setting}: {_placed('standard attention', standard)}; {_placed(f'FlashAttention-2 in tiles of {self.block}', flash2)};"
-            f" {_placed('q, k, v and o once', fused)}. No fused kernel can be more than"
+            f"{setting}: {_placed('standard attention', standard)}; {_placed(f'FlashAttention-2 in tiles of {self.block} (no cache counted)', flash2)};"
+            f" {_placed('moving q, k, v and o once', fused)}. No fused kernel can be more than"
             f" {times(standard.time_s / fused.time_s)} times as fast as standard attention."
         )
         return figure, sentence

@@ -126,6 +126,9 @@ def test_a_fault_while_editing_is_shown_and_the_row_stays():
     widget.block_k = 0
     assert widget.run["fault"].startswith("ValueError: block is 0")
     assert widget.run["trace"] == before["trace"]
+    told = widget.run
+    widget.scores = [1.0]
+    assert widget.run != told, "the same fault again must reach the browser, which waits for an answer"
     widget.block_k = 3
     assert widget.run["fault"] == "" and widget.run["block_k"] == 3
 
@@ -234,6 +237,11 @@ def test_keys_and_playing(open_notebook):
     root.get_by_role("button", name="Play").wait_for()
     lab.wait_kernel("row.playing, row.step", "(False, 1)")
     assert lab.page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Scores and weights")
+
+    root.get_by_role("slider", name="step").focus()
+    lab.page.keyboard.press("ArrowUp")  # an arrow that JupyterLab would take for itself
+    lab.wait_kernel("row.step", "2")
+    assert lab.page.evaluate("document.activeElement.getAttribute('aria-label')") == "step"
 
 
 @pytest.mark.browser

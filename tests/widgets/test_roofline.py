@@ -99,7 +99,7 @@ def test_sentence_says_what_binds_and_the_speed_up():
     standard = 4 * 128 * 4096**2 / (2 * (4 * 4096**2 + 4 * 4096 * 128))  # 62.06 FLOP a byte
     speed_up = (1 / (standard * 4.8e12)) / (1 / 989.4e12)
     assert f"standard attention does 62.1 FLOP a byte, {206.125 / standard:.1f} times below the ridge, so it is memory-bound" in repr(widget)
-    assert "q, k, v and o once does 2,048 FLOP a byte, 9.9 times above the ridge, so it is compute-bound" in repr(widget)
+    assert "moving q, k, v and o once does 2,048 FLOP a byte, 9.9 times above the ridge, so it is compute-bound" in repr(widget)
     assert f"No fused kernel can be more than {speed_up:.1f} times as fast" in repr(widget)
 
 
@@ -190,7 +190,8 @@ def test_a_change_during_a_drawing_is_drawn_too():
     second.start()
     second.join(0.2)  # it waits for the first
     change.set()
-    first.join(10), second.join(10)
+    for thread in (first, second):
+        thread.join(10)
     assert "n = 256, head_dim 64" in widget.sentence
 
 
@@ -235,4 +236,4 @@ def test_stored_output_shows_the_still_without_a_kernel(open_notebook):
     picture = lab.page.locator(".jp-OutputArea-output img")
     picture.wait_for()
     lab.page.wait_for_function("document.querySelector('.jp-OutputArea-output img')?.naturalWidth > 0")
-    assert picture.evaluate("img => img.naturalWidth") == 1200
+    assert picture.evaluate("img => [img.naturalWidth, img.width]") == [1200, 800]

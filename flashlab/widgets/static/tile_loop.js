@@ -123,7 +123,7 @@ function makeControls(ask) {
   const slider = make("input", { type: "range", min: 0, value: 0, "aria-label": "Step", oninput: () => ask.go(Number(slider.value)) });
   const where = make("span", { class: "fl-where" });
   const speed = make("select", { "aria-label": "Speed", onchange: () => ask.speed(Number(speed.value)) });
-  const row = make("input", { type: "number", min: 0, "aria-label": "Row", onchange: () => ask.row(Number(row.value)) });
+  const row = make("input", { type: "number", min: 0, "aria-label": "Row", oninput: () => row.value && ask.row(Number(row.value)) });
   const buttons = [button("First step", ask.first), button("Step back", ask.back), play, button("Step forward", ask.forward), button("Last step", ask.last)];
   const node = make("div", { class: "fl-controls", role: "toolbar", "aria-label": "Playback" }, ...buttons, slider, where);
   node.append(make("label", {}, "speed ", speed), make("label", {}, "row ", row));
@@ -253,7 +253,7 @@ function render({ model, el }) {
     play(on);
   }
   function onRow() {
-    controls.row.value = model.get("row");
+    if (Number(controls.row.value) !== model.get("row") || !controls.row.value) controls.row.value = model.get("row");
     request();
   }
   function onSpeed() {

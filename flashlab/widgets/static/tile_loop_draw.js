@@ -108,18 +108,16 @@ function brush(pen, palette) {
     fill(box, colour, alpha = 1, radius = 0) {
       pen.globalAlpha = alpha;
       pen.fillStyle = colour;
-      pen.beginPath();
-      radius ? pen.roundRect(...box, radius) : pen.rect(...box);
-      pen.fill();
+      if (radius) pen.beginPath(), pen.roundRect(...box, radius), pen.fill();
+      else pen.fillRect(...box);
       pen.globalAlpha = 1;
     },
     frame(box, colour, { width = 1, dash = [], alpha = 1, radius = 0 } = {}) {
       Object.assign(pen, { strokeStyle: colour, lineWidth: width, globalAlpha: alpha });
-      pen.setLineDash(dash);
-      pen.beginPath();
-      radius ? pen.roundRect(...box, radius) : pen.rect(...box);
-      pen.stroke();
-      pen.setLineDash([]);
+      if (dash.length) pen.setLineDash(dash);
+      if (radius) pen.beginPath(), pen.roundRect(...box, radius), pen.stroke();
+      else pen.strokeRect(...box);
+      if (dash.length) pen.setLineDash([]);
       pen.globalAlpha = 1;
     },
     /** A dashed arrow from the middle of one rectangle to the middle of another. */
