@@ -9,7 +9,7 @@ from flashlab import driver
 from flashlab.driver import GpuFound, TorchBuild, ask_driver, judge, login_node, torch_build
 
 H200 = GpuFound(
-    True, "", "NVIDIA H200", (9, 0), (13, 0), memory_bytes=150_754_820_096, shared_memory_bytes=232_448, l2_bytes=2**20 * 60, multiprocessors=132
+    True, "", "NVIDIA H200", (9, 0), (12, 4), memory_bytes=150_754_820_096, shared_memory_bytes=232_448, l2_bytes=2**20 * 60, multiprocessors=132
 )
 ATTRIBUTES = {75: 9, 76: 0, 16: 132, 38: 2**20 * 60, 97: 232_448}
 
@@ -24,7 +24,7 @@ class PlayedDriver:
         return self.init
 
     def cuDriverGetVersion(self, out):
-        out._obj.value = 13000
+        out._obj.value = 12040
         return 0
 
     def cuDeviceGetCount(self, out):
@@ -111,7 +111,7 @@ def test_no_torch(monkeypatch):
 
 
 # -- the verdict --------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cuda", ["13.0", "12.8"])
+@pytest.mark.parametrize("cuda", ["12.1", "12.8"])  # any CUDA 12: a driver runs what its major version made
 def test_a_gpu_that_torch_can_use_is_usable(cuda):
     assert judge(H200, TorchBuild("2.13.0", cuda)) == H200
 
@@ -130,14 +130,14 @@ def change(**fields):
             "torch 2.13.0+cpu is a CPU build and cannot use the NVIDIA H200; install a CUDA build of torch",
         ),
         (
-            change(cuda_version=(12, 4)),
+            H200,
             TorchBuild("2.13.0", "13.0"),
             "the driver is too old for this torch: it knows CUDA 12.4, and torch 2.13.0 was built for CUDA 13.0; update the"
             " driver or install a torch built for CUDA 12",
         ),
         (
             change(name="Tesla T4", capability=(7, 5)),
-            TorchBuild("2.13.0", "13.0"),
+            TorchBuild("2.13.0", "12.6"),
             "the Tesla T4 has compute capability 7.5, and kernels here need 8.0 or later",
         ),
     ],
@@ -148,7 +148,7 @@ def test_a_gpu_that_cannot_be_used_says_why(found, torch, reason):
 
 
 def test_capability_8_0_is_enough():
-    assert judge(change(capability=(8, 0)), TorchBuild("2.13.0", "13.0"))
+    assert judge(change(capability=(8, 0)), TorchBuild("2.13.0", "12.6"))
 
 
 def test_no_gpu_keeps_its_reason():

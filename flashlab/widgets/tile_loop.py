@@ -89,11 +89,11 @@ class TileLoop(anywidget.AnyWidget):
 
     def replace(self, *traces: Trace) -> None:
         """Show these traces from now on; step and row stay, as far as the new traces reach."""
-        for trace in (*traces, *filter(None, [self._against])):
+        for trace in (*traces, *([] if self._against is None else [self._against])):
             if not isinstance(trace, Trace):
                 raise TypeError(f"TileLoop shows traces, but was given {type(trace).__name__}. Pass memory.trace, not the memory or o.")
         self._traces = traces
-        faults = [compare(trace, self._against) if self._against else Fault() for trace in traces]
+        faults = [Fault() if self._against is None else compare(trace, self._against) for trace in traces]
         first = next((fault for fault in faults if fault.sentence), Fault())
         with self.hold_sync():
             self.data = [_packed(trace, fault) for trace, fault in zip(traces, faults)]
@@ -109,11 +109,14 @@ class TileLoop(anywidget.AnyWidget):
         rows = max((sizes(trace)[0] for trace in getattr(self, "_traces", ())), default=1)
         return min(max(proposal["value"], 0), max(rows - 1, 0))
 
-    def __repr__(self) -> str:
-        totals = [f"{trace.title} moves {trace.bytes_moved:,} bytes" for trace in self._traces] or ["no trace"]
+    def _sentence(self, what: str, step: int) -> str:
+        totals = ", ".join(f"{trace.title} moves {trace.bytes_moved:,} bytes" for trace in self._traces) or "no trace"
         standard = next(filter(None, map(standard_bytes, self._traces)), None)
-        ending = f" in all, standard attention {standard:,}." if standard else " in all."
-        return f"Tile loop at step {self.step:,} of {self.steps:,}: {', '.join(totals)}{ending}" + f" {self.fault}" * bool(self.fault)
+        beside = f" in all, standard attention {standard:,}." if standard else " in all."
+        return f"{what} at step {step:,} of {self.steps:,}: {totals}{beside} {self.fault}".rstrip()
+
+    def __repr__(self) -> str:
+        return self._sentence("Tile loop", self.step)
 
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict, dict] | None:
         """The widget, and for where no kernel runs a still picture of the same traces with its sentence as alt text."""
@@ -123,9 +126,9 @@ class TileLoop(anywidget.AnyWidget):
         if bundle is None or not self._traces:
             return bundle
         data, metadata = bundle
-        step = self.step or (self.first_wrong_step or middle(self._traces))
+        step = self.step or self.first_wrong_step or middle(self._traces)
         data["image/png"] = base64.b64encode(still(self._traces, step)).decode()
-        return data, metadata | {"image/png": {"alt": f"Still picture at step {step:,}. {self!r}"}}
+        return data, metadata | {"image/png": {"alt": self._sentence("Still picture of the tile loop", step)}}
 
 
 def _algorithms() -> dict[str, dict[str, str]]:

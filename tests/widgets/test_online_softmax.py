@@ -265,3 +265,15 @@ def test_a_wrong_loop_is_marked_and_a_fault_is_told(open_notebook):
     root.get_by_role("cell", name="✗ not the same").wait_for()
     lab.execute("row.block_k = -1")
     root.get_by_text("The function stopped with ValueError: block is -1").wait_for()
+
+
+@pytest.mark.browser
+def test_a_fresh_untrusted_clone_shows_the_still_picture(open_notebook):
+    import nbformat
+
+    data, metadata = OnlineSoftmax(softmax_two_passes)._repr_mimebundle_()
+    output = nbformat.v4.new_output("execute_result", data=data, metadata=metadata, execution_count=1)
+    lab = open_notebook([nbformat.v4.new_code_cell("row", outputs=[output])], run=False)
+    picture = lab.page.locator(".jp-OutputArea img")
+    picture.wait_for()
+    assert picture.evaluate("(img) => img.complete && img.naturalWidth") == 990

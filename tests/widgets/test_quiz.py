@@ -223,3 +223,16 @@ def test_the_kernel_can_set_answers(open_notebook, example):
     group = lab.page.get_by_role("group", name="changes the definition")
     group.get_by_text("Not so: It computes the same").wait_for()
     assert group.get_by_role("radio", name="True").is_checked()
+
+
+@pytest.mark.browser
+def test_a_fresh_untrusted_clone_shows_the_questions(open_notebook, example):
+    import nbformat
+
+    data, metadata = quiz("example")._repr_mimebundle_()
+    output = nbformat.v4.new_output("execute_result", data=data, metadata=metadata, execution_count=1)
+    lab = open_notebook([nbformat.v4.new_code_cell("quiz('example')", outputs=[output])], run=False)
+    lab.page.get_by_text("Run this cell to answer.").wait_for()
+    shown = lab.page.get_by_role("listitem")
+    assert shown.filter(has_text="Bytes of the scores of one head").count() == 1
+    assert shown.get_by_text("<img src=x onerror=alert(1)>").count() == 1

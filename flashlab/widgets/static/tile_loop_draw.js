@@ -33,7 +33,7 @@ export function geometry(trace, width, least = 0) {
   const weight = ([, t]) => (t.cols === 1 ? 0.45 : 1);
   const space = hbmWidth - 2 * pad, total = bands.reduce((sum, entry) => sum + weight(entry), 0) || 1;
   const between = wide ? 12 : 6, unit = Math.min(40, (space - between * (bands.length - 1)) / total);
-  const bandTop = 56, bandHeight = squareTop - bandTop - (wide ? 52 : 28);
+  const bandTop = 56, bandHeight = squareTop - bandTop - (wide ? 60 : 28);
   const longest = Math.max(1, ...bands.map(([, t]) => t.rows));
   place.bands = new Map();
   let x = pad + Math.max(0, (space - unit * total - between * (bands.length - 1)) / 2);
@@ -49,7 +49,7 @@ export function geometry(trace, width, least = 0) {
   names.forEach((name, i) => place.squares.set(name, [pad + i * (sw + (wide ? 30 : 8)), squareTop + squareSide - sh, sw, sh]));
 
   // The score grid keeps its aspect.
-  const [gx, gy, gw] = grid, room = [gw - 42, top - 46 - 62];
+  const [gx, gy, gw] = grid, room = [gw - (wide ? 82 : 42), top - 46 - 62];
   const scale = Math.min(room[0] / Math.max(trace.n_k, 1), room[1] / Math.max(trace.n_q, 1));
   const cells = [Math.max(trace.n_k * scale, 8), Math.max(trace.n_q * scale, 8)];
   place.cells = [gx + 26 + (room[0] - cells[0]) / 2, gy + 46, ...cells];
@@ -170,7 +170,7 @@ function drawHbm(d, trace, place, palette, state, step, t) {
     else drawTensor(d, trace, palette, state, step, t, name, box, name === current, place.squares.has(name));
   }
   const [x, , w, h] = place.hbm, ghostTop = Math.min(...[...place.squares.values()].map((box) => box[1]), h);
-  if (place.wide) d.write("→ read, ← written, × the whole tensor", x + w / 2, ghostTop - 18, { size: 10, colour: palette.muted, align: "center" });
+  if (place.wide) d.write("→ read, ← written, × the whole tensor", x + w / 2, ghostTop - 17, { size: 10, colour: palette.muted, align: "center" });
 }
 
 /** Whether event `e` moved exactly this part. */
@@ -219,7 +219,7 @@ function drawWrong(d, trace, palette, step, [x, y, w, h], rows) {
     d.write("✗", x + w + 2, top + Math.max(size / 2, 5), { size: 12, weight: "700", colour: palette.wrong });
     last = top;
   }
-  if (wrong.length) d.write(`✗ ${whole(wrong.length)} wrong`, x + w / 2, y + h + 25, { size: 10, weight: "700", colour: palette.wrong, align: "center" });
+  if (wrong.length) d.write(`✗ ${whole(wrong.length)} wrong`, x + w / 2, y + h + 24, { size: 10, weight: "700", colour: palette.wrong, align: "center" });
 }
 
 function drawGhost(d, trace, place, palette, box) {
