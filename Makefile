@@ -43,8 +43,10 @@ $(VENV)/.flashlab-test: pyproject.toml
 	@$(call install,.[test])
 	@touch $(VENV)/.flashlab $@
 
-# $(call run_tests,python): unit tests, doctests and every lesson; xdist keeps a notebook's cells in one process.
+# $(call run_tests,python): first the timed tests, one at a time, for their table of times (xdist would not time them);
+# then everything: unit tests, doctests and every lesson, whose cells --dist loadscope keeps in one process.
 define run_tests
+$(1) -m pytest tests -q -k test_bench --benchmark-columns=median,rounds && \
 together="-n $(JOBS) --dist loadscope"; \
 if ! $(1) -c 'import xdist' 2>/dev/null; then together=""; echo "pytest-xdist is not installed: one test at a time."; fi; \
 $(1) -m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \

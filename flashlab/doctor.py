@@ -81,11 +81,15 @@ def examine() -> list[Check]:
 def table(checks: list[Check], width: int) -> str:
     """The checks as lines of at most `width` characters, what to do under each that needs something done."""
     column = max(len(check.what) for check in checks)
+    margin = " " * (column + 8)
     lines = []
-    for mark, what, found, do in ((MARKS[check.state], check.what, check.found, check.do) for check in checks):
-        lines += textwrap.wrap(found, width, break_long_words=False, initial_indent=f"{mark}  {what:{column}}  ", subsequent_indent=" " * (column + 8))
-        if do:
-            lines += textwrap.wrap(do, width, break_long_words=False, initial_indent=" " * (column + 8) + "-> ", subsequent_indent=" " * (column + 11))
+
+    def wrap(text: str, first: str, others: str) -> None:
+        lines.extend(textwrap.wrap(text, width, initial_indent=first, subsequent_indent=others, break_long_words=False))
+
+    for what, found, state, do in checks:
+        wrap(found, f"{MARKS[state]}  {what:{column}}  ", margin)
+        wrap(do, f"{margin}-> ", f"{margin}   ")
     return "\n".join(lines)
 
 

@@ -19,6 +19,10 @@ from typing import NamedTuple
 
 LEAST_CAPABILITY = (8, 0)
 DEVICE = Path("/dev/nvidia0")
+SCHEDULERS = (  # its command, what it sets in a job, how to ask for a GPU
+    ("sbatch", "SLURM_JOB_ID", "srun --gres=gpu:1 --pty bash"),
+    ("qsub", "PBS_JOBID", "qsub -I -l select=1:ngpus=1"),
+)
 DRIVER_ERRORS = {
     34: "a stub of libcuda was found before the real one; take the CUDA toolkit's stubs folder off LD_LIBRARY_PATH",
     100: "the NVIDIA driver sees no GPU",
@@ -122,8 +126,7 @@ def judge(found: GpuFound, torch: TorchBuild | None) -> GpuFound:
 
 def login_node() -> str:
     """What to do if this looks like a cluster's login node (a scheduler, no allocation, no device); else ""."""
-    schedulers = {"sbatch": ("SLURM_JOB_ID", "srun --gres=gpu:1 --pty bash"), "qsub": ("PBS_JOBID", "qsub -I -l select=1:ngpus=1")}
-    for command, (variable, ask) in schedulers.items():
+    for command, variable, ask in SCHEDULERS:
         if shutil.which(command) and variable not in os.environ and not DEVICE.exists():
             return f"This looks like a login node ({command} is here, {variable} is not set): ask for a GPU, e.g. {ask}"
     return ""

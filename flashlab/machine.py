@@ -68,7 +68,8 @@ def check_triton(version: str | None, system: str = platform.system()) -> Check:
 
 def check_gpu(gpu: GpuFound, login: str = "") -> Check:
     if not gpu.name:
-        return Check("GPU", f"none: {gpu.reason}", "note", login or "Lessons run without one; timings are those recorded on a GPU")
+        do = login or "Lessons run without one; timings are those recorded on a GPU"
+        return Check("GPU", f"none: {gpu.reason}", "note", do)
     found = (
         f"{gpu.name}, compute capability {gpu.capability[0]}.{gpu.capability[1]}, {gpu.memory_bytes / GIB:.0f} GiB memory,"
         f" {gpu.shared_memory_bytes / 1024:.0f} KiB shared memory a block, {gpu.l2_bytes / 2**20:.0f} MiB L2"
@@ -99,8 +100,9 @@ def check_compiler(compiler: str | None, header: Path, gpu: bool) -> Check:
     if not missing:
         return Check("C compiler, Python.h", f"{compiler}, {header}")
     state = "fail" if gpu else "note"
-    do = "Triton needs both for a GPU: sudo apt install gcc python3-dev, or conda install gcc" if gpu else "Only a GPU needs them"
-    return Check("C compiler, Python.h", f"{' and '.join(missing)} not found", state, do)
+    get = "Triton needs both for a GPU: sudo apt install gcc python3-dev, or conda install gcc"
+    found = f"{' and '.join(missing)} not found"
+    return Check("C compiler, Python.h", found, state, get if gpu else "Only a GPU needs them")
 
 
 def check_cache(folder: Path, gpu: bool) -> Check:
@@ -139,7 +141,8 @@ def check_counters(ncu: str | None, gpu: bool, restricted: bool, root: bool) -> 
     if not gpu:
         return Check("Nsight Compute (ncu)", "no GPU to count on", "note", "DRAM bytes are those recorded on a GPU")
     if ncu is None:
-        return Check("Nsight Compute (ncu)", "not found", "note", "For measured DRAM bytes install nsight-compute and put ncu on PATH")
+        do = "For measured DRAM bytes install nsight-compute and put ncu on PATH"
+        return Check("Nsight Compute (ncu)", "not found", "note", do)
     if restricted and not root:
         do = "Only root may read counters here: ask for NVreg_RestrictProfilingToAdminUsers=0, or run as root"
         return Check("Nsight Compute (ncu)", f"{ncu}, counters closed", "note", do)

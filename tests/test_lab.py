@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_a_real_jupyterlab_opens_lesson_00_keeps_its_token_and_asks_nothing(tmp_
     server = subprocess.Popen(
         line, cwd=ROOT, env={**os.environ, **private}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
-    overdue = threading.Timer(60, lambda: os.killpg(server.pid, 9))
+    overdue = threading.Timer(120, lambda: os.killpg(server.pid, 9))
     overdue.start()
     try:
         said, address = [], None
@@ -129,6 +130,8 @@ def test_a_real_jupyterlab_opens_lesson_00_keeps_its_token_and_asks_nothing(tmp_
             assert said[-1], "".join(said)
             address = re.search(rf"http://127\.0\.0\.1:{port}/lab/tree/notebooks/00_start_here\.ipynb\?token=\w{{20,}}", said[-1])
         assert any(line.startswith(("No GPU: ", "GPU: ", "No usable GPU: ", "TRITON_INTERPRET")) for line in said)
+        while port_is_free(port) and server.poll() is None:  # it prints its address before it listens
+            time.sleep(0.1)
         with urllib.request.urlopen(address[0]) as page:
             settings = json.loads(re.search(r'<script id="jupyter-config-data"[^>]*>(.*?)</script>', page.read().decode(), re.S)[1])
         assert "@jupyterlab/apputils-extension:announcements" in settings["disabledExtensions"]

@@ -20,11 +20,11 @@ PYTHON = """#!/bin/bash
 version={version}
 case "$*" in
   *python_version*) echo $version; exit {runs} ;;
-  *version_info*) minor=${{version#*.}}; [ "${{minor%%.*}}" -ge 11 ]; exit ;;
+  *version_info*) {real} -c "import sys; sys.version_info = tuple(map(int, '$version'.split('.'))); $2"; exit ;;
   *"import venv, ensurepip"*) exit {no_venv} ;;
   *"import pip"*) exit {no_pip} ;;
   *"import xdist"*) exit {no_xdist} ;;
-  "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
+  "-m venv "*) [ {venv_fails} = 0 ] || exit 1; mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
 esac
 echo "${{0##*/}} $*" >> {log}
 echo "$PYTHONPATH" > {log}.path
@@ -51,8 +51,9 @@ def machine(tmp_path):
         (bin / command).symlink_to(shutil.which(command))
 
     def put(name, text=PYTHON, **values):
-        defaults = {"version": "3.12.1", "runs": 0, "no_venv": 0, "no_pip": 0, "no_xdist": 0, "status": 0}
-        (bin / name).write_text(text.format(**{**defaults, "log": log, "bin": bin, **values}))
+        defaults = {"version": "3.12.1", "runs": 0, "no_venv": 0, "venv_fails": 0, "no_pip": 0, "no_xdist": 0, "status": 0}
+        places = {"log": log, "bin": bin, "real": sys.executable}
+        (bin / name).write_text(text.format(**{**defaults, **places, **values}))
         (bin / name).chmod(0o755)
 
     def make(*arguments):
@@ -108,6 +109,12 @@ def test_no_venv_module_is_said(machine):
     done = machine.make("lab")
     assert done.status != 0 and done.ran == []
     assert "python3 has no venv module" in done.err and "sudo apt install python3-venv" in done.err
+
+
+def test_a_venv_that_cannot_be_made_stops_everything(machine):
+    machine.put("python3", venv_fails=1)
+    done = machine.make("lab")
+    assert done.status != 0 and done.ran == [] and "PyTorch" not in done.out
 
 
 # -- what is installed, and when ----------------------------------------------------------------------------------------------
@@ -186,14 +193,16 @@ def test_options_for_the_lab(machine):
 
 
 # -- the tests ----------------------------------------------------------------------------------------------------------------
+TIMED = "-m pytest tests -q -k test_bench --benchmark-columns=median,rounds"
 PYTEST = (
     "-m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120"
     " notebooks/00_start_here.ipynb notebooks/01_standard_attention.ipynb"
 )
 
 
-def test_make_test_runs_tests_doctests_and_lessons(machine):
+def test_make_test_times_first_then_runs_tests_doctests_and_lessons(machine):
     machine.put("python3")
+    assert machine.make("test").ran[-2] == f"python {TIMED}"
     assert machine.make("test").ran[-1] == f"python {PYTEST} -n 2 --dist loadscope"
     assert machine.make("test", "JOBS=4", "PYTEST_ARGS=-x").ran[-1] == f"python {PYTEST} -n 4 --dist loadscope -x"
 
@@ -216,6 +225,7 @@ def test_test_gpu_with_a_python_installs_nothing(machine):
     machine.put("python3")
     assert machine.make("test-gpu", "PYTHON=python3").ran == [
         "python3 -m flashlab.cli doctor --gpu",
+        f"python3 {TIMED}",
         f"python3 {PYTEST} -n 2 --dist loadscope",
     ]
     assert not (machine.course / ".venv").exists()

@@ -75,6 +75,13 @@ def test_scores_of_ten_thousand_neither_overflow_nor_give_nan(oracle, causal, dt
     np.testing.assert_allclose(lse.astype(float), expected_lse, rtol=2 * np.finfo(lse.dtype).eps)
 
 
+def test_no_score_is_too_low_for_minus_infinity(causal):
+    low = -(2.0**900)
+    q, k, v = np.array([[-(2.0**450)]] * 2), np.array([[2.0**451], [2.0**450]]), np.array([[5.0], [7.0]])  # scores 2 · low and low
+    o, lse = flash1(q, k, v, block_q=2, block_k=1, causal=causal, scale=1.0)
+    assert o.ravel().tolist() == ([5, 7] if causal else [7, 7]) and lse.tolist() == ([2 * low, low] if causal else [low, low])
+
+
 def test_lse_is_a_natural_log():
     o, lse = flash1(np.zeros((1, 4)), np.ones((8, 4)), np.ones((8, 4)), block_q=1, block_k=3)
     assert lse[0] == pytest.approx(np.log(8), abs=1e-15) and np.allclose(o, 1, atol=1e-15)
@@ -125,6 +132,18 @@ def test_one_visit_step_by_step(oracle):
         ("hold", "acc", 3, 5, 60), ("hold", "scores", 3, 4, 48), ("compute", "acc", 3, 4, 0),
         ("store", "o", 3, 5, 30), ("store", "row_max", 3, 1, 12), ("store", "row_sum", 3, 1, 12),
     ]  # fmt: skip
+
+
+def test_the_first_fill_is_zero_minus_infinity_and_zero(oracle):
+    _, trace = traced(*oracle.inputs(3, 4, 5), watch=("o", "row_max", "row_sum"), block_q=3, block_k=4)
+    assert (trace.values[0]["o"] == 0).all() and np.isneginf(trace.values[1]["row_max"]).all() and (trace.values[2]["row_sum"] == 0).all()
+
+
+def test_a_tile_made_on_the_chip_says_where_it_lies(oracle, causal):
+    _, trace = traced(*oracle.inputs(7, 5, 3), block_q=3, block_k=2, causal=causal)
+    computed = [(event.row0, event.col0) for event in trace if event.op == "compute"]
+    assert [(event.row0, event.col0) for event in trace if event.op == "hold" and event.tensor == "scores"] == computed
+    assert [(event.row0, event.col0) for event in trace if event.op == "hold" and event.tensor == "acc"] == [(row0, 0) for row0, _ in computed]
 
 
 def test_every_visible_score_is_computed_once_and_no_tile_in_vain(oracle, sizes, causal):

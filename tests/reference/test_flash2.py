@@ -75,6 +75,13 @@ def test_scores_of_ten_thousand_neither_overflow_nor_give_nan(oracle, causal, dt
     np.testing.assert_allclose(lse.astype(float), expected_lse, rtol=2 * np.finfo(lse.dtype).eps)
 
 
+def test_no_score_is_too_low_for_minus_infinity(causal):
+    low = -(2.0**900)
+    q, k, v = np.array([[-(2.0**450)]] * 2), np.array([[2.0**451], [2.0**450]]), np.array([[5.0], [7.0]])  # scores 2 · low and low
+    o, lse = flash2(q, k, v, block_q=2, block_k=1, causal=causal, scale=1.0)
+    assert o.ravel().tolist() == ([5, 7] if causal else [7, 7]) and lse.tolist() == ([2 * low, low] if causal else [low, low])
+
+
 def test_lse_is_a_natural_log():
     o, lse = flash2(np.zeros((1, 4)), np.ones((8, 4)), np.ones((8, 4)), block_q=1, block_k=3)
     assert lse[0] == pytest.approx(np.log(8), abs=1e-15) and np.allclose(o, 1, atol=1e-15)
@@ -120,6 +127,14 @@ def test_one_program_step_by_step(oracle):
         ("load", "k", 4, 5, 40), ("hold", "scores", 3, 4, 48), ("load", "v", 4, 5, 40), ("compute", "acc", 3, 4, 0),
         ("store", "o", 3, 5, 30), ("store", "lse", 3, 1, 12),
     ]  # fmt: skip
+
+
+def test_a_tile_made_on_the_chip_says_where_it_lies(oracle, causal):
+    _, trace = traced(*oracle.inputs(7, 5, 3), block_q=3, block_k=2, causal=causal)
+    computed = [(event.row0, event.col0) for event in trace if event.op == "compute"]
+    assert [(event.row0, event.col0) for event in trace if event.op == "hold" and event.tensor == "scores"] == computed
+    for name in ("row_max", "row_sum", "acc"):
+        assert moves(trace, "hold", name) == [(name, 0), (name, 3), (name, 6)]
 
 
 def test_programs_share_nothing(oracle):

@@ -59,6 +59,13 @@ def test_scores_of_ten_thousand_neither_overflow_nor_give_nan(oracle, causal, dt
     np.testing.assert_allclose(lse.astype(float), expected_lse, rtol=2 * np.finfo(lse.dtype).eps)
 
 
+def test_no_score_is_too_low_for_minus_infinity(causal):
+    low = -(2.0**900)
+    q, k, v = np.array([[-(2.0**450)]] * 2), np.array([[2.0**451], [2.0**450]]), np.array([[5.0], [7.0]])  # scores 2 · low and low
+    o, lse = standard(q, k, v, causal=causal, scale=1.0)
+    assert o.ravel().tolist() == ([5, 7] if causal else [7, 7]) and lse.tolist() == ([2 * low, low] if causal else [low, low])
+
+
 def test_lse_is_a_natural_log():
     o, lse = standard(np.zeros((1, 4)), np.ones((8, 4)), np.ones((8, 4)))
     assert lse[0] == pytest.approx(np.log(8), abs=1e-15) and (o == 1).all()

@@ -96,6 +96,7 @@ CASES = {
     "without values": lambda: traced(flash1, block_q=32, block_k=16, watch=()),
     "triton": triton_like,
     "no computes": three_passes,
+    "long": lambda: traced(flash2, "a loop of 300 steps", n_q=112, n_k=112, block_q=16, block_k=16),
     "empty": lambda: Trace("nothing"),
 }
 
@@ -146,6 +147,8 @@ def test_a_forgotten_rescale_is_found_at_the_first_tile_whose_row_max_rose(forge
     assert float(old) == pytest.approx(values[0][int(row)], rel=5e-3)
     assert float(new) == pytest.approx(values[1][int(row)], rel=5e-3)
     assert float(factor) == pytest.approx(np.exp(values[0][int(row)] - values[1][int(row)]), rel=5e-3)
+    rise = values[1] - values[0]
+    assert int(row) == rise.argmax() and rise[int(row)] > rise.min()
     assert widget.fault.endswith("acc and row_sum were not." if len(forget) == 2 else f"{forget[0]} was not.")
     o_wrong, o_right = (np.concatenate([value for *_, value in noted(trace, "o")]) for trace in (wrong, right))
     differ = np.abs(o_wrong - o_right).max(axis=1) > 1e-5
@@ -326,6 +329,23 @@ def test_every_control_has_a_name_and_shows_its_focus(open_notebook):
 
 
 @pytest.mark.browser
+def test_its_keys_do_not_reach_the_notebook_but_shift_enter_does(open_notebook):
+    import nbformat
+
+    lab = open_notebook([nbformat.v4.new_markdown_cell("# A heading"), SETUP, FLASH2, "w = TileLoop(t); w"])
+    notebook = "window.jupyterapp.shell.currentWidget.content"
+    lab.page.evaluate(f"{notebook}.activeCellIndex = 3")
+    widget = widget_of(lab)
+    for key in ("ArrowLeft", "b", "ArrowRight", "Home"):
+        widget.press(key)
+    assert lab.page.evaluate(f"[{notebook}.activeCellIndex, {notebook}.widgets.length]") == [3, 4]
+    before = lab.kernel("id(w)")
+    widget.press("Shift+Enter")
+    lab.page.wait_for_function(f"{notebook}.activeCellIndex === 4")
+    assert lab.kernel("id(w)") != before
+
+
+@pytest.mark.browser
 def test_it_plays_pauses_and_stops_at_the_end(open_notebook):
     lab = open_notebook([SETUP, FLASH2, "w = TileLoop(t); w"])
     widget = widget_of(lab)
@@ -390,12 +410,19 @@ def test_it_stops_once_at_the_first_wrong_tile_and_marks_the_wrong_rows(open_not
     assert alert.inner_text() == f"✗ step {lab.kernel('w.step')}, " + lab.kernel("w.fault").strip("'")
     assert f"row {lab.kernel('w.row')}:" in alert.inner_text()
     lab.screenshot("tile-loop-fault", widget)
-    red = "() => { const c = document.querySelector('.fl-tile-loop canvas'); const d = c.getContext('2d').getImageData(0, 0, c.width * .3, c.height).data; let n = 0; for (let i = 0; i < d.length; i += 4) n += d[i] > 180 && d[i + 1] < 110 && d[i + 2] < 110; return n }"
+    red = """() => {
+        const canvas = document.querySelector('.fl-tile-loop canvas'), pen = canvas.getContext('2d')
+        const pixels = pen.getImageData(0, 0, canvas.width * 0.3, canvas.height).data
+        return pixels.filter((_, i) => i % 4 === 0 && pixels[i] > 180 && pixels[i + 1] < 110 && pixels[i + 2] < 110).length
+    }"""
     assert lab.page.evaluate(red) == 0, "no row is wrong before one is stored"
     widget.get_by_role("button", name="Play").click()
     lab.wait_kernel("(w.playing, w.step)", "(False, 96)")
     assert lab.page.evaluate(red) > 200
     lab.screenshot("tile-loop-fault-end", widget)
+    widget.get_by_role("button", name="Play").click()  # from the start again, this time without a stop
+    lab.wait_kernel("w.playing", "True")
+    lab.wait_kernel("(w.playing, w.step)", "(False, 96)")
 
 
 @pytest.mark.browser
@@ -412,9 +439,10 @@ def test_three_algorithms_share_one_clock_and_theme(open_notebook, theme):
     assert [line.split(":")[0] for line in lines] == ["step 43 of 43", "step 60 of 128", "step 60 of 92"]
     tops = {round(regions.nth(i).bounding_box()["y"]) for i in range(3)}
     assert len(tops) == 1, "side by side at notebook width"
-    ink, paper = lab.page.evaluate("[getComputedStyle(document.querySelector('.fl-tile-loop')).color, getComputedStyle(document.querySelector('.fl-tile-loop')).backgroundColor]")
+    style = "getComputedStyle(document.querySelector('.fl-tile-loop'))"
+    ink, paper = lab.page.evaluate(f"[{style}.color, {style}.backgroundColor]")
     light = [sum(map(float, re.findall(r"[\d.]+", colour)[:3])) for colour in (ink, paper)]
-    assert (light[0] < light[1]) == (theme == "light")
+    assert (light[1] - light[0]) * (1 if theme == "light" else -1) > 300, f"text {ink} on {paper}"
     lab.page.set_viewport_size({"width": 1120, "height": 1500})
     lab.screenshot(f"tile-loop-{theme}", one)
     lab.screenshot(f"tile-loop-three-{theme}", three)
@@ -494,7 +522,8 @@ def test_a_fresh_untrusted_notebook_without_a_kernel_shows_the_still_picture(ope
 
     data, metadata = TileLoop(traces["flash2"])._repr_mimebundle_()
     whole = nbformat.v4.new_output("execute_result", data, metadata=metadata, execution_count=1)
-    stripped = nbformat.v4.new_output("execute_result", {mime: value for mime, value in data.items() if mime != VIEW}, metadata=metadata, execution_count=1)
+    without_view = {mime: value for mime, value in data.items() if mime != VIEW}
+    stripped = nbformat.v4.new_output("execute_result", without_view, metadata=metadata, execution_count=1)
     cells = [nbformat.v4.new_code_cell("w", outputs=[output], execution_count=1) for output in (stripped, whole)]
     lab = open_notebook(cells, kernel=False)
     assert lab.page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session") is None

@@ -48,7 +48,6 @@ QUESTIONS = [
     number(
         "At n = 8192 and head_dim 128, the four passes are how many times the bytes of q, k, v and o?",
         (standard_traffic(_LONG).bytes_moved - fused_traffic(_LONG).bytes_moved) / fused_traffic(_LONG).bytes_moved,
-        unit="times",
         because="4·n² over 4·n·head_dim is n / head_dim.",
         hints={65: "That counts q, k, v and o among the passes."},
     ),

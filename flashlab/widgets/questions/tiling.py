@@ -32,7 +32,6 @@ QUESTIONS = [
         f"On an {_A100.name}, how many times the bandwidth of HBM has SRAM, all multiprocessors together?",
         round(_A100.sram_to_hbm_ratio, 1),
         tolerance=0.15,
-        unit="times",
         because=f"{_A100.sram_bytes_per_s / 1e12:.1f} TB/s against {_A100.hbm_bytes_per_s / 1e12:.2f} TB/s. On other GPUs it is"
         " another number: print `GPUS`.",
     ),

@@ -54,7 +54,8 @@ function makePanel(raw, looks, pickRow) {
   const totals = make("p", { class: "fl-totals" }, swatch("fl-loaded", "loaded", counters.loaded), swatch("fl-stored", "stored", counters.stored));
   totals.append(swatch("fl-mark", "standard attention in all", counters.standard));
   const numbersHere = Object.keys(trace.values).length > 0;
-  const moved = make("div", { class: "fl-moved" }, totals, bar, ratio), below = make("div", { class: "fl-below" }, moved, numbersHere ? table : hint);
+  const moved = make("div", { class: "fl-moved" }, totals, bar, ratio);
+  const below = make("div", { class: "fl-below" }, moved, numbersHere ? table : hint);
   const node = make("section", { class: "fl-panel", "aria-label": trace.title }, title, line, canvas, fault, below);
   const most = Math.max(trace.standard_bytes ?? 0, trace.loaded[trace.n] + trace.stored[trace.n], 1);
   mark.style.left = `${(100 * (trace.standard_bytes ?? 0)) / most}%`;
@@ -124,15 +125,16 @@ function makeControls(ask) {
   const where = make("span", { class: "fl-where" });
   const speed = make("select", { "aria-label": "Speed", onchange: () => ask.speed(Number(speed.value)) });
   const row = make("input", { type: "number", min: 0, "aria-label": "Row", oninput: () => row.value && ask.row(Number(row.value)) });
-  const buttons = [button("First step", ask.first), button("Step back", ask.back), play, button("Step forward", ask.forward), button("Last step", ask.last)];
-  const node = make("div", { class: "fl-controls", role: "toolbar", "aria-label": "Playback" }, ...buttons, slider, where);
+  const before = [button("First step", ask.first), button("Step back", ask.back)];
+  const after = [button("Step forward", ask.forward), button("Last step", ask.last)];
+  const node = make("div", { class: "fl-controls", role: "toolbar", "aria-label": "Playback" }, ...before, play, ...after, slider, where);
   node.append(make("label", {}, "speed ", speed), make("label", {}, "row ", row));
   return { node, play, slider, where, speed, row };
 }
 
 /** @type {import("npm:@anywidget/types").Render} */
 function render({ model, el }) {
-  const root = make("div", { class: "fl-tile-loop", role: "group", tabindex: "0", "data-lm-suppress-shortcuts": "true" });
+  const root = make("div", { class: "fl-tile-loop", role: "group", tabindex: "0" });
   root.setAttribute("aria-keyshortcuts", "Space ArrowLeft ArrowRight Home End");
   const panels = make("div", { class: "fl-panels" });
   let shown = [], palette = null, frameId = 0, position = 0, previous = 0, moveStart = -1, sentAt = 0, sent = null, warned = false, drawn = "";
@@ -227,6 +229,13 @@ function render({ model, el }) {
     keys[event.key]();
   });
 
+  /** JupyterLab's own plain keys (←: the heading above, D D: delete) are not for here; Shift+Enter and the like still are. */
+  function guard(event) {
+    const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !(event.shiftKey && event.key.length > 1);
+    root.toggleAttribute("data-lm-suppress-shortcuts", plain && event.key !== "Escape");
+  }
+  window.addEventListener("keydown", guard, true); // before JupyterLab's, which listens on the document
+
   function resize() {
     if (!root.clientWidth) return;
     palette = readPalette(root, model.get("looks"));
@@ -272,6 +281,7 @@ function render({ model, el }) {
 
   return () => {
     cancelAnimationFrame(frameId);
+    window.removeEventListener("keydown", guard, true);
     sizes.disconnect();
     theme.disconnect();
     for (const [name, handler] of Object.entries(handlers)) model.off(`change:${name}`, handler);

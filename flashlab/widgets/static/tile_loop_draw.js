@@ -131,7 +131,10 @@ function brush(pen, palette) {
       pen.stroke();
       pen.setLineDash([]);
       pen.beginPath();
-      for (const side of [0, 2.6, -2.6]) pen.lineTo(tip[0] + 9 * Math.cos(turn + side) * (side ? 1 : 0.3), tip[1] + 9 * Math.sin(turn + side) * (side ? 1 : 0.3));
+      for (const side of [0, 2.6, -2.6]) {
+        const far = side ? 9 : 2.7;
+        pen.lineTo(tip[0] + far * Math.cos(turn + side), tip[1] + far * Math.sin(turn + side));
+      }
       pen.fill();
     },
     write(text, x, y, { size = 11, colour = palette.text, align = "left", weight = "", turn = 0 } = {}) {
@@ -170,7 +173,8 @@ function drawHbm(d, trace, place, palette, state, step, t) {
     else drawTensor(d, trace, palette, state, step, t, name, box, name === current, place.squares.has(name));
   }
   const [x, , w, h] = place.hbm, ghostTop = Math.min(...[...place.squares.values()].map((box) => box[1]), h);
-  if (place.wide) d.write("→ read, ← written, × the whole tensor", x + w / 2, ghostTop - 17, { size: 10, colour: palette.muted, align: "center" });
+  const small = { size: 10, colour: palette.muted, align: "center" };
+  if (place.wide) d.write("→ read, ← written, × the whole tensor", x + w / 2, ghostTop - 17, small);
 }
 
 /** Whether event `e` moved exactly this part. */
@@ -219,7 +223,8 @@ function drawWrong(d, trace, palette, step, [x, y, w, h], rows) {
     d.write("✗", x + w + 2, top + Math.max(size / 2, 5), { size: 12, weight: "700", colour: palette.wrong });
     last = top;
   }
-  if (wrong.length) d.write(`✗ ${whole(wrong.length)} wrong`, x + w / 2, y + h + 24, { size: 10, weight: "700", colour: palette.wrong, align: "center" });
+  const loud = { size: 10, weight: "700", colour: palette.wrong, align: "center" };
+  if (wrong.length) d.write(`✗ ${whole(wrong.length)} wrong`, x + w / 2, y + h + 24, loud);
 }
 
 function drawGhost(d, trace, place, palette, box) {
@@ -277,8 +282,9 @@ function drawAxes(d, trace, place, palette, state) {
 
 function drawLegend(d, palette, [x, y, w], trace) {
   const colour = palette.of("scores");
+  const check = (b) => d.write("✓", b[0] + 5.5, b[1] + 6, { size: 9, align: "center" });
   const entries = [["now", (b) => (d.fill(b, colour, 0.75), d.frame(b, palette.text, { width: 1.5 }))]];
-  entries.push(["done", (b) => (d.fill(b, colour, 0.34), d.frame(b, palette.line), d.write("✓", b[0] + 5.5, b[1] + 6, { size: 9, align: "center" }))]);
+  entries.push(["done", (b) => (d.fill(b, colour, 0.34), d.frame(b, palette.line), check(b))]);
   entries.push(["to come", (b) => d.frame(b, palette.muted)]);
   if (trace.skipped) entries.push(["skipped", (b) => (d.fill(b, palette.hatch), d.frame(b, palette.muted))]);
   const columns = w < 240 ? 2 : entries.length, step = Math.min(w / columns, 84), left = x + (w - columns * step) / 2;

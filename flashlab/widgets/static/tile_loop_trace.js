@@ -170,7 +170,8 @@ export function sentence(trace, step) {
   if (s === 0) return `step 0 of ${whole(trace.n)}: nothing has moved yet`;
   const e = s - 1, name = trace.names[trace.tensor[e]], size = `${whole(trace.bytes[e])} bytes`;
   const tensor = trace.tensors[name], part = tensor && trace.cols[e] < tensor[1];
-  const place = `${name} row${trace.rows[e] === 1 ? "" : "s"} ${span(trace.row0[e], trace.rows[e])}${part ? `, columns ${span(trace.col0[e], trace.cols[e])}` : ""}`;
+  const columns = part ? `, columns ${span(trace.col0[e], trace.cols[e])}` : "";
+  const place = `${name} row${trace.rows[e] === 1 ? "" : "s"} ${span(trace.row0[e], trace.rows[e])}${columns}`;
   const verbs = {
     load: () => `load ${place}, ${size}`,
     store: () => `store ${place}, ${size}`,
