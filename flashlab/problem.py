@@ -123,6 +123,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "dollars": (ValueError, "dollars_per_hour is {given!r}; a price is a number of at least 0. Pass e.g. dollars_per_hour=3.0."),
     "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
+    "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
 }
 
 

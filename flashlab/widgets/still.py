@@ -13,10 +13,11 @@ import numpy as np
 
 from flashlab import looks
 from flashlab.traffic.trace import OPS, Trace
+from flashlab.widgets.faults import Fault
 from flashlab.widgets.reading import lanes, manages_sram, score_tiles, sizes, standard_bytes
 
 WIDTH, HEIGHT = 900, 300  # pixels for one trace
-INK, MUTED, LINE, CARD = "#212121", "#5f5f5f", "#bdbdbd", "#f2f2f2"
+INK, MUTED, LINE, CARD, WRONG = "#212121", "#5f5f5f", "#bdbdbd", "#f2f2f2", "#c62828"
 _FIRST = ("q", "k", "v", "o")
 
 
@@ -27,8 +28,10 @@ def middle(traces: Sequence[Trace]) -> int:
     return int(tiles[len(tiles) // 2][0]) + 1 if len(tiles) else len(trace) // 2
 
 
-def still(traces: Sequence[Trace], step: int) -> bytes:
+def still(traces: Sequence[Trace], step: int, faults: Sequence[Fault] = ()) -> bytes:
     """A PNG of the traces at `step` (events 0 to step - 1 have happened), one below the other.
+
+    `faults`, one a trace (faults.py), mark the wrong rows of o that are stored by then.
 
     >>> still([Trace("nothing yet", tensors={"q": (4, 4, 2)})], 0)[:4]
     b'\\x89PNG'
@@ -41,7 +44,7 @@ def still(traces: Sequence[Trace], step: int) -> bytes:
         axes = figure.add_axes((0, 1 - (i + 1) / len(traces), 1, 1 / len(traces)))
         axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
         axes.axis("off")
-        _draw(_Pen(axes), trace, min(step, len(trace)))
+        _draw(_Pen(axes), trace, min(step, len(trace)), faults[i] if faults else Fault())
     file = io.BytesIO()
     FigureCanvasAgg(figure).print_png(file)
     return file.getvalue()
@@ -71,14 +74,14 @@ class _Pen:
         self._axes.text(x, y, text, fontsize=size, color=colour, **{"va": "center"} | style)
 
 
-def _draw(pen: _Pen, trace: Trace, step: int) -> None:
+def _draw(pen: _Pen, trace: Trace, step: int, fault: Fault) -> None:
     columns, lane = trace.columns[:step], lanes(trace)
     shown = int(lane[step - 1]) if step else 0
     look = {look.label: look.colour for look in looks.ALGORITHMS.values()}.get(trace.title, MUTED)
     pen.box(14, 12, 10, 10, look)
     pen.text(31, 17, trace.title, 10, weight="bold")
     pen.text(WIDTH - 14, 17, f"step {step:,} of {len(trace):,}", colour=MUTED, ha="right")
-    _draw_hbm(pen, trace, columns)
+    _draw_hbm(pen, trace, columns, [row for row, stored in fault.wrong_rows.items() if stored <= step])
     _draw_grid(pen, trace, step, shown)
     _draw_sram(pen, trace, columns)
     loaded = int(columns["bytes"][columns["op"] == OPS.index("load")].sum())
@@ -88,7 +91,7 @@ def _draw(pen: _Pen, trace: Trace, step: int) -> None:
     pen.text(14, HEIGHT - 14, f"so far {loaded:,} bytes loaded and {stored:,} stored{beside}", 9)
 
 
-def _draw_hbm(pen: _Pen, trace: Trace, columns: np.ndarray) -> None:
+def _draw_hbm(pen: _Pen, trace: Trace, columns: np.ndarray, wrong_rows: Sequence[int]) -> None:
     pen.box(14, 32, 280, 240, CARD, LINE)
     pen.text(24, 44, "HBM", 9, weight="bold")
     n_q, n_k = sizes(trace)
@@ -100,7 +103,12 @@ def _draw_hbm(pen: _Pen, trace: Trace, columns: np.ndarray) -> None:
     for name in bands:
         rows, cols, _ = trace.tensors[name]
         width = unit if cols > 1 else unit * 0.45
-        _draw_tensor(pen, trace, columns, name, (x, 72, width, 110 * rows / longest), cols > 1)
+        height = 110 * rows / longest
+        _draw_tensor(pen, trace, columns, name, (x, 72, width, height), cols > 1)
+        if name == "o" and wrong_rows:
+            for row in wrong_rows:
+                pen.box(x, 72 + height * row / rows, width, height / rows, WRONG)
+            pen.text(x + width / 2, 80 + height, f"✗ {len(wrong_rows)} wrong", 8, WRONG, ha="center", weight="bold", fontfamily="DejaVu Sans")
         x += width + 10
     side = 62
     if not square and len(score_tiles(trace)):

@@ -21,6 +21,7 @@ import numpy as np
 import traitlets
 
 from flashlab import looks
+from flashlab.problem import error
 from flashlab.traffic.trace import OPS, Trace
 from flashlab.widgets.faults import WATCH, Fault, compare
 from flashlab.widgets.reading import lanes, manages_sram, noted, score_tiles, sizes, standard_bytes
@@ -91,9 +92,9 @@ class TileLoop(anywidget.AnyWidget):
         """Show these traces from now on; step and row stay, as far as the new traces reach."""
         for trace in (*traces, *([] if self._against is None else [self._against])):
             if not isinstance(trace, Trace):
-                raise TypeError(f"TileLoop shows traces, but was given {type(trace).__name__}. Pass memory.trace, not the memory or o.")
+                raise error("not_a_trace", given=type(trace).__name__)
         self._traces = traces
-        faults = [Fault() if self._against is None else compare(trace, self._against) for trace in traces]
+        self._faults = faults = [Fault() if self._against is None else compare(trace, self._against) for trace in traces]
         first = next((fault for fault in faults if fault.sentence), Fault())
         with self.hold_sync():
             self.data = [_packed(trace, fault) for trace, fault in zip(traces, faults)]
@@ -126,8 +127,8 @@ class TileLoop(anywidget.AnyWidget):
         if bundle is None or not self._traces:
             return bundle
         data, metadata = bundle
-        step = self.step or self.first_wrong_step or middle(self._traces)
-        data["image/png"] = base64.b64encode(still(self._traces, step)).decode()
+        step = self.step or (self.steps if self.fault else middle(self._traces))  # a fault is seen best where all rows are stored
+        data["image/png"] = base64.b64encode(still(self._traces, step, self._faults)).decode()
         return data, metadata | {"image/png": {"alt": self._sentence("Still picture of the tile loop", step)}}
 
 

@@ -25,7 +25,7 @@ from flashlab.traffic.model import standard_traffic
 from flashlab.traffic.trace import Trace
 from flashlab.widgets.faults import WATCH
 from flashlab.widgets.reading import noted
-from flashlab.widgets.still import still
+from flashlab.widgets.still import middle, still
 from flashlab.widgets.tile_loop import TileLoop
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -203,6 +203,15 @@ def test_nbconvert_shows_the_picture_with_its_alt_text(traces):
     cell = nbformat.v4.new_code_cell("w", outputs=[nbformat.v4.new_output("execute_result", data, metadata=metadata, execution_count=1)])
     page, _ = HTMLExporter(template_name="classic").from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
     assert metadata["image/png"]["alt"] in re.findall(r'alt="([^"]*)"', page)  # its lab template leaves alt texts out
+
+
+def test_the_still_picture_of_a_fault_marks_the_wrong_rows_once_they_are_stored():
+    widget, right = TileLoop(looped("acc"), against=looped()), TileLoop(looped())
+    first = min(widget._faults[0].wrong_rows.values())
+    assert still(widget._traces, first - 1, widget._faults) == still(widget._traces, first - 1)
+    assert still(widget._traces, first, widget._faults) != still(widget._traces, first)
+    assert widget._repr_mimebundle_()[0]["image/png"] == base64.b64encode(still(widget._traces, widget.steps, widget._faults)).decode()
+    assert right._repr_mimebundle_()[0]["image/png"] == base64.b64encode(still(right._traces, middle(right._traces))).decode()
 
 
 def test_two_steps_give_two_pictures(traces):
