@@ -29,9 +29,9 @@ class Prediction:
         if self.mine == truth:
             return ["✓ exactly"]
         if not truth or self.mine / truth <= 0:
-            return ["not this time: find out why before you go on"]
+            return ["not this time"]
         ratio = self.mine / truth
-        return ["✓ close" if 0.8 <= ratio <= 1.25 else f"yours is {ratio:.2g} × that: find out why before you go on"]
+        return ["✓ close" if 0.8 <= ratio <= 1.25 else f"yours is {ratio:.2g} × that"]
 
     def __repr__(self) -> str:
         yours = "none yet: put a number for mine and run this cell again" if self.mine is None else _with_unit(self.mine, self.unit)

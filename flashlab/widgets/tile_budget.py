@@ -106,7 +106,7 @@ class TileBudget(Panel):
         verdict = "fit" if self.fits else "do not fit"
         sentence = (
             f"{ALGORITHMS[algorithm].label} in tiles of {block_q} queries by {block_k} keys ({dtype}, head_dim {head_dim}) holds"
-            f" {_kib(used)} of SRAM; the {gpu.name} gives a block {_kib(budget)}, so the tiles {verdict}. With them it moves"
+            f" {_kib(used)} of SRAM; the {gpu.name} leaves one program {_kib(budget)}, so the tiles {verdict}. With them it moves"
             f" {si(moved[algorithm], 'B')} at n = {n:,}, {compared} standard attention's {si(moved['standard'], 'B')}."
         )
         return figure, sentence

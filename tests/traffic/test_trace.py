@@ -176,6 +176,11 @@ def test_values_travel_with_six_significant_digits():
     assert trace.to_dict()["values"]["6"]["row_max"]["data"] == ["inf", "-inf", "nan"]
 
 
+def test_json_that_no_browser_parses_is_never_written():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Trace(sram_bytes=float("inf")).to_json()
+
+
 def test_the_dict_holds_what_a_widget_reads():
     data = small().to_dict()
     assert data["title"] == "demo" and data["sram_bytes"] == 100 and data["tensors"]["q"] == [8, 4, 2]

@@ -39,9 +39,9 @@ def test_parts_by_hand():
 def test_fits_or_not():
     widget = TileBudget("H100", n=4096, head_dim=128, block_q=128, block_k=64)
     assert widget.sram_bytes == 2 * 128 * (128 + 2 * 64) + 4 * 128 * (128 + 64 + 2) == 164_864
-    assert widget.fits and "holds 161 KiB of SRAM; the H100 gives a block 227 KiB, so the tiles fit." in repr(widget)
+    assert widget.fits and "holds 161 KiB of SRAM; the H100 leaves one program 227 KiB, so the tiles fit." in repr(widget)
     widget.set(gpu=gpu("RTX 4090"))
-    assert not widget.fits and "the RTX 4090 gives a block 99 KiB, so the tiles do not fit." in repr(widget)
+    assert not widget.fits and "the RTX 4090 leaves one program 99 KiB, so the tiles do not fit." in repr(widget)
     widget.set(block_q=32)
     assert widget.fits
 

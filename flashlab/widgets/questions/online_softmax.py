@@ -2,7 +2,7 @@
 
 import math
 
-from flashlab.widgets.quiz import multiple, number, single, true_false
+from flashlab.widgets.quiz import multiple, number, single
 
 QUESTIONS = [
     single(
@@ -47,9 +47,14 @@ QUESTIONS = [
         right={"row_max": "To know what the sums are relative to.", "row_sum": "To divide at the end.", "acc": "The weighted values so far: it becomes o."},
         wrong={"the scores seen so far": "They are worked into row_sum and acc and forgotten.", "the weights seen so far": "Never needed again in the forward pass."},
     ),
-    true_false(
-        "Online softmax changes the definition of attention.",
-        False,
-        "softmax(q·kᵀ·scale)·v before and after: another way to compute the same thing.",
+    single(
+        "Which line corrects what was summed before, when a row's maximum rises?",
+        right="acc = acc * np.exp(old_max - new_max)[:, None]",
+        wrong={
+            "acc = acc * np.exp(new_max - old_max)[:, None]": "That makes the old sums larger. They are too large already.",
+            "acc = acc - np.exp(old_max - new_max)[:, None]": "Every term is off by a factor, not by an amount.",
+            "acc = acc / row_sum[:, None]": "That is the division at the end. It does not bring old and new terms to one maximum.",
+        },
+        because="exp(x − new) = exp(x − old) · exp(old − new), for each term at once. row_sum gets the same factor.",
     ),
 ]

@@ -55,6 +55,16 @@ QUESTIONS = [
             "row_max and row_sum go to HBM on each pass": "That is FlashAttention-1, with keys outside.",
         },
     ),
+    single(
+        "Which loop order must load o again and again?",
+        right="keys in the outer loop (FlashAttention-1)",
+        wrong={
+            "queries in the outer loop (FlashAttention-2)": "There a tile of o is stored once, when it is final.",
+            "both": "One of the two keeps acc on the chip until a query has seen all keys.",
+            "neither": "Look for `o.load` in the two listings.",
+        },
+        because="Every tile of keys meets every tile of queries, so no query is finished before the last tile of keys.",
+    ),
     true_false(
         "FlashAttention changes the definition of attention.",
         False,
