@@ -192,7 +192,9 @@ class AttentionProblem:
         return self.n_q * self.n_k * self.element_bytes
 
     def with_(self, **changes: object) -> AttentionProblem:
-        """The same problem with some fields changed; a default scale follows a new head_dim."""
+        """The same problem with some fields changed; a default scale follows head_dim, and kv_heads heads where they were equal."""
+        if "heads" in changes and "kv_heads" not in changes and self.kv_heads == self.heads:
+            changes["kv_heads"] = None
         if "head_dim" in changes and "scale" not in changes and self.scale == 1 / math.sqrt(self.head_dim):
             changes["scale"] = None
         return replace(self, **changes)

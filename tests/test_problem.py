@@ -216,7 +216,6 @@ def test_with_changes_what_is_named_and_a_default_scale_follows_head_dim():
     assert AttentionProblem(3, 5, 16, scale=0.7).with_(head_dim=64).scale == 0.7
 
 
-@pytest.mark.xfail(strict=True, reason="kv_heads is fixed when a problem is made, so with_(heads=8) of one head silently means multi-query")
 def test_default_kv_heads_follow_heads():
     assert PROBLEM.with_(heads=8).kv_heads == 8
     assert AttentionProblem(4, 4, 4, heads=8).with_(heads=4).kv_heads == 4

@@ -15,15 +15,21 @@ def checked(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None) ->
     float16 and float32 accumulate in float32, float64 in float64. Raises ValueError or TypeError from problem.py's table.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
-        if array.dtype not in (np.float16, np.float32, np.float64):
-            raise error("numpy_dtype", argument=name, given=array.dtype)
+        statistic_dtype(name, array)
         if array.ndim != 2:
             raise error("one_head", argument=name, given=array.shape)
         if array.shape[1] != q.shape[1]:
             raise error("head_dim_differs", argument=name, given=array.shape[1], needed=q.shape[1])
     if len(k) != len(v):
         raise error("n_k_differs", given=len(v), needed=len(k))
-    return np.result_type(q.dtype, np.float32), 1 / math.sqrt(q.shape[1]) if scale is None else scale
+    return statistic_dtype("q", q), 1 / math.sqrt(q.shape[1]) if scale is None else scale
+
+
+def statistic_dtype(name: str, array: np.ndarray) -> np.dtype:
+    """What to accumulate an array of float16, float32 or float64 in. Raises TypeError, naming it, for any other dtype."""
+    if array.dtype not in (np.float16, np.float32, np.float64):
+        raise error("numpy_dtype", argument=name, given=array.dtype)
+    return np.result_type(array.dtype, np.float32)
 
 
 def visible(rows: slice, cols: slice, n_q: int, n_k: int) -> np.ndarray:

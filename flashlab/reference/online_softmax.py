@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.reference.inputs import checked
+from flashlab.reference.inputs import statistic_dtype
 from flashlab.traffic.memory import Memory, tiles
 
 
@@ -74,7 +74,7 @@ def softmax_three_passes(scores: np.ndarray, *, block_k: int, memory: Memory | N
     memory = memory or Memory("softmax, three passes")
     weights, scores = memory.hbm("weights", np.empty_like(scores)), memory.hbm("scores", scores)
     n_q, n_k = scores.array.shape
-    rows, statistic = slice(0, n_q), np.result_type(scores.array.dtype, np.float32)
+    rows, statistic = slice(0, n_q), statistic_dtype("scores", scores.array)
     row_max, row_sum = np.full(n_q, -np.inf, statistic), np.zeros(n_q, statistic)
     for cols in tiles(n_k, block_k):
         row_max = np.maximum(row_max, scores.load(rows, cols).max(axis=1))  # read n_q · block_k
@@ -93,7 +93,7 @@ def softmax_two_passes(scores: np.ndarray, *, block_k: int, memory: Memory | Non
     memory = memory or Memory("softmax, two passes")
     weights, scores = memory.hbm("weights", np.empty_like(scores)), memory.hbm("scores", scores)
     n_q, n_k = scores.array.shape
-    rows, statistic = slice(0, n_q), np.result_type(scores.array.dtype, np.float32)
+    rows, statistic = slice(0, n_q), statistic_dtype("scores", scores.array)
     state = empty_state(n_q, 0, statistic)  # no values: only the maximum and the sum are carried
     for cols in tiles(n_k, block_k):
         tile = scores.load(rows, cols).astype(statistic)  # read n_q · block_k
@@ -114,7 +114,7 @@ def softmax_dot_one_pass(scores: np.ndarray, v: np.ndarray, *, block_k: int, mem
     """
     memory = memory or Memory("softmax · v, one pass")
     n_q, n_k, head_dim = *scores.shape, v.shape[1]
-    statistic, _ = checked(v, v, v, None)
+    statistic = np.result_type(statistic_dtype("scores", scores), statistic_dtype("v", v))
     o = memory.hbm("o", np.empty((n_q, head_dim), v.dtype))
     scores, v = memory.hbm("scores", scores), memory.hbm("v", v)
     rows, state = slice(0, n_q), empty_state(n_q, head_dim, statistic)

@@ -46,7 +46,7 @@ class Event(NamedTuple):
     bytes_requested: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """The events of one run, with the shapes of the tensors and the values noted on the way.
 
@@ -219,10 +219,15 @@ class Trace:
             events = data["events"]
             columns = np.empty(len(events["op"]), _COLUMNS)
             for name in _COLUMNS.names:
+                if len(events[name]) != len(columns):
+                    raise ValueError(f"{name} has {len(events[name])} entries, op has {len(columns)}")
                 columns[name] = events[name]
             trace._names = list(data["names"])
+            for name, codes in (("op", OPS), ("tensor", trace._names)):
+                if not all(0 <= code < len(codes) for code in events[name]):
+                    raise ValueError(f"{name} holds a code outside 0 to {len(codes) - 1}")
             values = {int(step): {name: _from_json(value) for name, value in named.items()} for step, named in data["values"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
             raise error("trace_json", why=f"{type(fault).__name__}: {fault}") from fault
         trace._codes = {name: code for code, name in enumerate(trace._names)}
         trace._chunks, trace._flushed, trace.values = [columns], len(columns), values

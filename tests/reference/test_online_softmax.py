@@ -208,7 +208,6 @@ def test_bytes_are_the_closed_form_and_each_pass_reads_each_tile_once(n_q, n_k, 
         assert trace.sram_by_step()[-1] == 0
 
 
-@pytest.mark.xfail(strict=True, reason="integer scores are not refused: their weights are cut to 0")
 @pytest.mark.parametrize("passes", PASSES)
 def test_integer_scores_are_refused_or_computed_in_floats(passes):
     try:

@@ -84,7 +84,6 @@ def test_bytes_beyond_four_gigabytes_are_counted():
     assert trace.sram_by_step().tolist() == [2**33, 2**33] and trace[0].row0 == 2**40 == trace[0].col0
 
 
-@pytest.mark.xfail(strict=True, reason="the dataclass's == compares title, tensors, budget and values, but no event")
 def test_traces_of_different_events_are_not_equal():
     other = small()
     other.append("load", "k", bytes=8)
@@ -224,7 +223,7 @@ def _with_column(name, column):
         (_with("values", {"x": {}}), "ValueError: invalid literal"),
         (_with("values", {"6": {"acc": {"shape": [2], "data": ["huge"]}}}), "ValueError: could not convert"),
         (_with("values", {"6": {"acc": {"shape": [2], "data": [1]}}}), "ValueError: cannot reshape"),
-        (_with_column("rows", [1, 2, 3]), "ValueError: could not broadcast"),
+        (_with_column("rows", [1, 2, 3]), "ValueError: rows has 3 entries, op has 7"),
     ],
 )
 def test_what_is_not_a_trace_is_refused(text, why):
@@ -234,7 +233,6 @@ def test_what_is_not_a_trace_is_refused(text, why):
     assert str(caught.value).endswith(". Make one with Trace.to_json().")
 
 
-@pytest.mark.xfail(strict=True, reason="from_json lets OverflowError through, and takes codes and lengths that only fail when read")
 @pytest.mark.parametrize(
     "name, column",
     [("op", [300] + 6 * [0]), ("op", [9] + 6 * [0]), ("op", [-1] + 6 * [0]), ("tensor", [4] + 6 * [0]), ("tensor", [-1] + 6 * [0]), ("rows", [4])],
