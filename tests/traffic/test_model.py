@@ -22,6 +22,8 @@ from flashlab.traffic.model import (
     visible_scores,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in matmul:RuntimeWarning")  # see tests/reference/conftest.py
+
 SIZES = [1, 3, 17, 113, 239]
 BLOCKS = [(1, 1), (2, 5), (16, 16), (32, 64), (64, 32), (200, 200)]
 TRAFFIC = {flash1: flash1_traffic, flash2: flash2_traffic}
