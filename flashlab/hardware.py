@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from flashlab import runtime
 from flashlab.hardware_table import ROWS
 from flashlab.problem import AttentionProblem, check_size, error
 from flashlab.traffic.model import attention_flops, fused_traffic
@@ -115,13 +116,13 @@ def _found(name: str | Gpu) -> Gpu:
 
 
 def this_gpu() -> Gpu:
-    """The GPU that torch uses now, or the laptop CPU where there is none.
+    """The GPU that flashlab runs on (runtime.device()), or the laptop CPU where kernels are interpreted.
 
     A GPU that is not in the table is estimated from its device properties; its `note` says so.
     """
     import torch
 
-    if not torch.cuda.is_available():
+    if runtime.device() == "cpu":
         return GPUS[LAPTOP]
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return _BY_SPELLING.get(_spelling(properties.name)) or estimated(properties)
@@ -130,16 +131,17 @@ def this_gpu() -> Gpu:
 def estimated(properties) -> Gpu:
     """A GPU that is not in the table, from torch's device properties and the row of the table that is most like it.
 
-    Like means the same compute capability, and GeForce or not, since GeForce halves the tensor cores. Its rates are
-    that row's, scaled by multiprocessors times clock. Raises KeyError where no row is like it, or torch does not say
-    how fast its memory is.
+    Like means the nearest compute capability not above its own, and GeForce or not, since GeForce halves the tensor
+    cores. Its rates are that row's, scaled by multiprocessors times clock; its memory's rate is that row's where torch
+    does not tell the memory clock. Raises KeyError for a GPU older than all of the table.
     """
     capability, geforce = (properties.major, properties.minor), "GeForce" in properties.name
-    like = [row for row in GPUS.values() if row.compute_capability == capability]
-    like.sort(key=lambda row: ("GeForce" in row.product) != geforce)
-    memory_khz, bus_bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
-    if not (like and memory_khz and bus_bits):
+    like = [row for row in GPUS.values() if row.compute_capability and row.compute_capability <= capability]
+    like.sort(key=lambda row: (row.compute_capability, ("GeForce" in row.product) == geforce), reverse=True)
+    if not like:
         raise error("gpu_unknown", given=properties.name, allowed=", ".join(GPUS))
+    memory_khz, bus_bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
+    told = memory_khz and bus_bits
     clock_hz = getattr(properties, "clock_rate", 0) * 1e3 or like[0].boost_clock_hz
     faster = properties.multi_processor_count * clock_hz / (like[0].multiprocessors * like[0].boost_clock_hz)
     return replace(
@@ -151,7 +153,7 @@ def estimated(properties) -> Gpu:
         boost_clock_hz=clock_hz,
         l2_bytes=properties.L2_cache_size,
         hbm_bytes=properties.total_memory,
-        hbm_bytes_per_s=2 * memory_khz * 1e3 * bus_bits / 8,  # two transfers a clock
+        hbm_bytes_per_s=2 * memory_khz * 1e3 * bus_bits / 8 if told else like[0].hbm_bytes_per_s,  # two transfers a clock
         flops_per_s={dtype: rate * faster for dtype, rate in like[0].flops_per_s.items()},
         note=f"Not in flashlab's table: estimated from its device properties and the rates of {like[0].product}.",
     )

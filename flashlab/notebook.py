@@ -6,6 +6,7 @@ import base64
 import difflib
 import inspect
 import io
+import re
 import textwrap
 
 from flashlab.problem import error
@@ -20,7 +21,8 @@ class Prediction:
     def reveal(self, **found: float | str) -> Line:
         """The prediction beside what was found: `reveal(formula=…, traced=…, measured=…)`; any names will do."""
         yours = "no guess" if self.mine is None else _with_unit(self.mine, self.unit)
-        return Line(self.question, [f"you: {yours}", *_found(found, self.unit), *self._verdict(next(iter(found.values())))])
+        verdict = self._verdict(next(iter(found.values()))) if found else []
+        return Line(self.question, [f"you: {yours}", *_found(found, self.unit), *verdict])
 
     def _verdict(self, truth: float | str) -> list[str]:
         """What to say of a number that was guessed, measured against the first one found."""
@@ -38,7 +40,7 @@ class Prediction:
         return f"{self.question}  your prediction: {yours}"
 
     def _repr_markdown_(self) -> str:
-        return f"**{self.question}**  \n" + repr(self).removeprefix(self.question).strip()
+        return f"**{_plain(self.question)}**  \n" + _plain(repr(self).removeprefix(self.question).strip())
 
 
 class Line:
@@ -51,7 +53,7 @@ class Line:
         return f"{self.title}  " + " · ".join(self.parts)
 
     def _repr_markdown_(self) -> str:
-        return f"**{self.title}**  \n" + " · ".join(self.parts)
+        return f"**{_plain(self.title)}**  \n" + _plain(" · ".join(self.parts))
 
 
 def predict(question: str, mine: float | str | None = None, *, unit: str = "") -> Prediction:
@@ -64,13 +66,19 @@ def predict(question: str, mine: float | str | None = None, *, unit: str = "") -
 
 
 def compare(what: str, *, unit: str = "", **found: float | str) -> Line:
-    """One quantity found in several ways, in one line that says whether they agree exactly.
+    """One quantity found in several ways, in one line; where they are counts, it says whether they agree exactly.
 
     >>> compare("Bytes of 3 float16", unit="bytes", formula=6, traced=6)
     Bytes of 3 float16  formula: 6 bytes · traced: 6 bytes · ✓ equal
     """
-    agree = ["✓ equal"] if len(set(found.values())) == 1 else []
-    return Line(what, _found(found, unit) + agree)
+    counts = [value for value in found.values() if isinstance(value, int)]
+    verdict = [] if len(counts) < 2 else ["✓ equal" if len(set(found.values())) == 1 else "✗ not equal"]
+    return Line(what, _found(found, unit) + verdict)
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it stands."""
+    return re.sub(r"([\\`*_<>\[\]&~])", r"\\\1", text)
 
 
 def _found(found: dict[str, float | str], unit: str) -> list[str]:
@@ -93,7 +101,7 @@ def show(figure, alt: str) -> None:
     if len(alt.split()) < 5 or alt.rstrip()[-1] not in ".!?":
         raise error("alt", given=alt)
     display({"image/png": png_base64(figure), "text/plain": alt}, metadata={"image/png": {"alt": alt}}, raw=True)
-    display(Markdown(f"*{alt}*"))
+    display(Markdown(f"*{_plain(alt)}*"))
 
 
 def png_base64(figure, dpi: int = 110) -> str:
@@ -108,12 +116,18 @@ def source(thing, *, diff=None):
 
     Shown as it is on disk now, so a lesson can never show code that is not what runs.
     """
+    if diff is None:
+        return _fenced("python", f"# {_place(thing)}\n{code_of(thing)}")
+    lines = difflib.unified_diff(code_of(thing).splitlines(), code_of(diff).splitlines(), _place(thing), _place(diff), lineterm="", n=100)
+    return _fenced("diff", "\n".join(line for line in lines if not line.startswith("@@")))
+
+
+def _fenced(language: str, code: str):
+    """A code block whose fence is longer than any run of backticks in it."""
     from IPython.display import Markdown
 
-    if diff is None:
-        return Markdown(f"```python\n# {_place(thing)}\n{code_of(thing)}\n```")
-    lines = difflib.unified_diff(code_of(thing).splitlines(), code_of(diff).splitlines(), _place(thing), _place(diff), lineterm="", n=100)
-    return Markdown("```diff\n" + "\n".join(line for line in lines if not line.startswith("@@")) + "\n```")
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
+    return Markdown(f"{fence}{language}\n{code}\n{fence}")
 
 
 def code_of(thing) -> str:
@@ -122,7 +136,7 @@ def code_of(thing) -> str:
 
     text = textwrap.dedent(inspect.getsource(thing))
     node = ast.parse(text).body[0]
-    if ast.get_docstring(node) is None:
+    if ast.get_docstring(node) is None or len(node.body) == 1:
         return text.rstrip()
     lines, doc = text.splitlines(), node.body[0]
     return "\n".join(lines[: doc.lineno - 1] + lines[doc.end_lineno :]).rstrip()

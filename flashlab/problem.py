@@ -51,7 +51,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "outside": (
         IndexError,
-        "rows {start} to {stop} of {tensor} were asked for, but it has {n} rows. Cut the last tile to what is left,"
+        "{axis} {start} to {stop} of {tensor} were asked for, but it has {n} {axis}. Cut the last tile to what is left,"
         " as tiles(n, block) does.",
     ),
     "store_shape": (
@@ -124,6 +124,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "dollars": (ValueError, "dollars_per_hour is {given!r}; a price is a number of at least 0. Pass e.g. dollars_per_hour=3.0."),
     "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
     "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
+    "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
 }
 
 

@@ -197,7 +197,7 @@ def _properties(name: str, **changes) -> SimpleNamespace:
 def _pretend(monkeypatch, properties) -> None:
     import torch
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("flashlab.runtime.device", lambda: "cuda")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
@@ -205,7 +205,8 @@ def _pretend(monkeypatch, properties) -> None:
 def test_this_gpu_without_cuda(monkeypatch):
     import torch
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU that flashlab does not use: too old, say
+    monkeypatch.setattr("flashlab.runtime.device", lambda: "cpu")
     assert this_gpu() is GPUS["laptop CPU"] and "approximate" in this_gpu().note
 
 
@@ -227,8 +228,14 @@ def test_this_gpu_not_in_the_table_is_an_estimate(monkeypatch):
 def test_a_gpu_that_cannot_be_estimated():
     with pytest.raises(KeyError, match="GTX 1080"):
         estimated(_properties("NVIDIA GeForce GTX 1080", major=6, minor=1))
-    with pytest.raises(KeyError, match="RTX 4070"):
-        estimated(_properties("NVIDIA GeForce RTX 4070", memory_clock_rate=0))
+
+
+@pytest.mark.parametrize(
+    "name, capability, like", [("NVIDIA B300", (10, 3), "B200"), ("NVIDIA GB10", (12, 1), "RTX 5090"), ("Orin", (8, 7), "A10"), ("Tesla V100", (7, 6), "T4")]
+)
+def test_a_newer_chip_is_estimated_from_the_nearest_older_one(name, capability, like):
+    found = estimated(_properties(name, major=capability[0], minor=capability[1], memory_clock_rate=0))
+    assert GPUS[like].product in found.note and found.hbm_bytes_per_s == GPUS[like].hbm_bytes_per_s
 
 
 @pytest.mark.gpu

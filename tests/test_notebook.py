@@ -37,7 +37,8 @@ def test_words_are_shown_and_not_judged():
 
 def test_compare_says_equal_only_when_all_are():
     assert repr(compare("Bytes", unit="bytes", formula=6, traced=6, counted=6)).endswith("✓ equal")
-    assert "✓" not in repr(compare("Bytes", unit="bytes", formula=6, traced=7))
+    assert repr(compare("Bytes", unit="bytes", formula=6, traced=7)).endswith("✗ not equal")
+    assert "equal" not in repr(compare("Bytes", unit="bytes", formula=6)) + repr(compare("Rate", bytes=4, measured=3.9))
     assert "0.333 ms" in repr(compare("Time", unit="ms", measured=1 / 3))
 
 
@@ -63,7 +64,30 @@ def test_source_is_the_code_that_runs_without_its_docstring():
 def test_source_diff_marks_what_only_one_of_the_two_has():
     shown = source(predict, diff=compare).data.splitlines()
     assert "-    return Prediction(question, mine, unit)" in shown
-    assert any(line.startswith("+    agree = ") for line in shown)
+    assert any(line.startswith("+    verdict = ") for line in shown)
+
+
+def test_markdown_is_shown_as_it_stands():
+    assert predict("2*n*d < n_q*2 <b>?").reveal()._repr_markdown_().startswith(r"**2\*n\*d \< n\_q\*2 \<b\>?**")
+
+
+def _with_a_fence():
+    return """
+```
+"""
+
+
+def test_a_fence_in_the_code_does_not_end_the_block():
+    lines = source(_with_a_fence).data.splitlines()
+    assert lines[0] == "````python" and lines[-1] == "````" and "```" in lines
+
+
+def _only_said():
+    """Nothing but a docstring."""
+
+
+def test_code_of_a_function_that_is_only_a_docstring_keeps_it():
+    assert "Nothing but a docstring." in code_of(_only_said)
 
 
 def test_code_of_a_function_without_a_docstring_is_whole():

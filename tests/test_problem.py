@@ -219,6 +219,8 @@ def test_with_changes_what_is_named_and_a_default_scale_follows_head_dim():
 def test_default_kv_heads_follow_heads():
     assert PROBLEM.with_(heads=8).kv_heads == 8
     assert AttentionProblem(4, 4, 4, heads=8).with_(heads=4).kv_heads == 4
+    assert AttentionProblem(4, 4, 4, heads=8).with_(heads=4, kv_heads=2).kv_heads == 2
+    assert AttentionProblem(4, 4, 4, heads=4, kv_heads=2).with_(heads=8).kv_heads == 2
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from flashlab import runtime
 from flashlab.bench.timing import device_name, time_call
 
 
@@ -36,7 +37,7 @@ class Ceilings:
 
 def copy_rate(device: str | None = None) -> float:
     """Bytes per second, read and written, of copying a tensor far larger than any cache (2 GB on a GPU, 128 MiB on a CPU)."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or runtime.device()
     elements = 2**30 if torch.device(device).type == "cuda" else 2**26
     source = torch.zeros(elements, dtype=torch.float16, device=device)
     target = torch.ones_like(source)
@@ -46,7 +47,7 @@ def copy_rate(device: str | None = None) -> float:
 
 def matmul_rate(device: str | None = None, dtype: str | None = None) -> float:
     """FLOP per second of a square matrix product on random numbers: 8192³ on a GPU (bfloat16), 1536³ on a CPU (float32)."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or runtime.device()
     on_gpu = torch.device(device).type == "cuda"
     n, dtype = (8192, dtype or "bfloat16") if on_gpu else (1536, dtype or "float32")
     left, right = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
@@ -56,6 +57,6 @@ def matmul_rate(device: str | None = None, dtype: str | None = None) -> float:
 
 def measure_ceilings(device: str | None = None) -> Ceilings:
     """Both ceilings of one device, in about two seconds."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or runtime.device()
     dtype = "bfloat16" if torch.device(device).type == "cuda" else "float32"
     return Ceilings(device_name(device), dtype, copy_rate(device), matmul_rate(device, dtype))

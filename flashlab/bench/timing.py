@@ -1,8 +1,9 @@
 """Time a callable honestly: warm it up, wait for it, empty the cache, repeat, and report the spread.
 
 A GPU works behind the program's back: a call returns once the work is queued. So on CUDA the clock is the GPU's own
-(events recorded around the work), and on a CPU it is time.perf_counter. Before each repeat the L2 is overwritten, so
-that inputs come from HBM as they would in a real model. The median is the result; p20 and p80 say how far to trust it.
+(events recorded around the work), and on a CPU it is time.perf_counter. Before each repeat a GPU's L2 is overwritten,
+so that inputs come from HBM as they would in a real model; a CPU's caches are left as they are. The median is the
+result; p20 and p80 say how far to trust it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from flashlab import runtime
 from flashlab.problem import check_size
 
 
@@ -34,16 +36,17 @@ class Timing:
 def time_call(function: Callable[[], object], *, device: str | None = None, warmup_ms: float = 100, budget_ms: float = 500, least: int = 5) -> Timing:
     """Time `function()`: warm up for about `warmup_ms`, then repeat for about `budget_ms`, at least `least` times.
 
-    `device` is where it works, "cuda" or "cpu"; by default CUDA where there is a GPU. Whatever it raises is raised.
+    `device` is where it works, "cuda", "cuda:1" or "cpu"; by default where flashlab's kernels run (runtime.device()).
+    Whatever it raises is raised.
     """
     least = check_size("least", least)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    clock = _CudaClock() if torch.device(device).type == "cuda" else _CpuClock()
-    spent = clock.measure(function)  # compiles, allocates, fills caches: not counted
-    warm = [spent]
+    device = device or runtime.device()
+    clock = _CudaClock(device) if torch.device(device).type == "cuda" else _CpuClock()
+    clock.measure(function)  # compiles, allocates, loads libraries: not even warm-up
+    warm = [clock.measure(function)]
     while sum(warm) < warmup_ms and len(warm) < 1000:
         warm.append(clock.measure(function))
-    repeats = int(np.clip(budget_ms / max(np.median(warm[1:] or warm), 1e-3), least, 1000))
+    repeats = int(np.clip(budget_ms / max(np.median(warm), 1e-3), least, 1000))
     times = [clock.measure(function) for _ in range(repeats)]
     p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
     return Timing(median, p20, p80, repeats, device_name(device))
@@ -51,7 +54,8 @@ def time_call(function: Callable[[], object], *, device: str | None = None, warm
 
 def device_name(device: str | None = None) -> str:
     """The GPU's name as its driver gives it, or "CPU (n threads)"."""
-    if torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda":
+    device = device or runtime.device()
+    if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({torch.get_num_threads()} threads)"
 
@@ -64,15 +68,17 @@ class _CpuClock:
 
 
 class _CudaClock:
-    def __init__(self) -> None:
-        l2_bytes = torch.cuda.get_device_properties().L2_cache_size
-        self.flush = torch.empty(2 * l2_bytes, dtype=torch.int8, device="cuda")
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        l2_bytes = torch.cuda.get_device_properties(self.device).L2_cache_size
+        self.flush = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self.device)
 
     def measure(self, function: Callable[[], object]) -> float:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        self.flush.zero_()  # overwrites the L2, and keeps the GPU busy while the CPU queues the work to be timed
-        start.record()
-        function()
-        end.record()
-        end.synchronize()  # wait: until here the work was only queued
-        return start.elapsed_time(end)
+        with torch.cuda.device(self.device):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self.flush.zero_()  # overwrites the L2, and keeps the GPU busy while the CPU queues the work to be timed
+            start.record()
+            function()
+            end.record()
+            end.synchronize()  # wait: until here the work was only queued
+            return start.elapsed_time(end)

@@ -28,6 +28,10 @@ def standard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool 
     """
     batch, heads, n_q, head_dim, kv_heads, n_k = _sizes(q, k, v)
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    blind = max(n_q - n_k, 0) if causal else 0  # so many queries see no key; a softmax of nothing would be nan
+    if blind:
+        seeing = standard(q[:, :, blind:], k, v, causal=True, scale=scale)
+        return torch.cat([torch.zeros_like(q[:, :, :blind]), seeing], dim=2)
     # Query heads that share a key head are rows of one matrix product, so k and v are read once for all of them.
     q = q.reshape(batch * kv_heads, heads // kv_heads * n_q, head_dim)
     k, v = k.reshape(batch * kv_heads, n_k, head_dim), v.reshape(batch * kv_heads, n_k, head_dim)
@@ -41,10 +45,7 @@ def standard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool 
     # Operator 2: weights = softmax(scores). Read and write n_q · n_k.
     weights = torch.softmax(scores, dim=-1)
     # Operator 3: o = weights · v. Read n_q · n_k and v; write o.
-    o = torch.bmm(weights, v).reshape(batch, heads, n_q, head_dim)
-    if causal and n_q > n_k:  # the first n_q - n_k queries see no key: softmax gave nan for them
-        o = torch.cat([torch.zeros_like(o[:, :, : n_q - n_k]), o[:, :, n_q - n_k :]], dim=2)
-    return o
+    return torch.bmm(weights, v).reshape(batch, heads, n_q, head_dim)
 
 
 def _causal_bias(n_q: int, n_k: int, like: torch.Tensor) -> torch.Tensor:

@@ -39,15 +39,15 @@ def flash1(q, k, v, *, block_q, block_k, causal=False, scale=None, memory=None):
     row_max, row_sum = memory.hbm("row_max", np.empty(n_q, statistic)), memory.hbm("row_sum", np.empty(n_q, statistic))
     q, k, v = memory.hbm("q", q), memory.hbm("k", k), memory.hbm("v", v)
 
-    for rows in tiles(n_q, block_q):
+    for rows in tiles(n_q, block_q, "block_q"):
         o.store(rows, np.zeros_like(o.array[rows]))  # write block_q · head_dim
         row_max.store(rows, np.full(rows.stop - rows.start, -np.inf))  # write block_q
         row_sum.store(rows, np.zeros(rows.stop - rows.start))  # write block_q
 
-    for cols in tiles(n_k, block_k):
+    for cols in tiles(n_k, block_k, "block_k"):
         k_tile = k.load(cols).astype(statistic)  # read block_k · head_dim
         v_tile = v.load(cols).astype(statistic)  # read block_k · head_dim
-        for rows in tiles(n_q, block_q):
+        for rows in tiles(n_q, block_q, "block_q"):
             if causal and not tile_is_visible(rows, cols, n_q, n_k):
                 continue
             q_tile = q.load(rows).astype(statistic)  # read block_q · head_dim

@@ -37,12 +37,12 @@ def flash2(q, k, v, *, block_q, block_k, causal=False, scale=None, memory=None):
     o, lse = memory.hbm("o", np.empty_like(q)), memory.hbm("lse", np.empty(n_q, statistic))
     q, k, v = memory.hbm("q", q), memory.hbm("k", k), memory.hbm("v", v)
 
-    for rows in tiles(n_q, block_q):  # one program each
+    for rows in tiles(n_q, block_q, "block_q"):  # one program each
         q_tile = q.load(rows).astype(statistic)  # read block_q · head_dim
         state = empty_state(rows.stop - rows.start, head_dim, statistic)
         for name, value in state._asdict().items():
             memory.hold(name, value, rows.start)
-        for cols in tiles(n_k, block_k):
+        for cols in tiles(n_k, block_k, "block_k"):
             if causal and not tile_is_visible(rows, cols, n_q, n_k):
                 break  # no later tile is visible either
             k_tile = k.load(cols).astype(statistic)  # read block_k · head_dim

@@ -22,7 +22,7 @@ def checked(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None) ->
             raise error("head_dim_differs", argument=name, given=array.shape[1], needed=q.shape[1])
     if len(k) != len(v):
         raise error("n_k_differs", given=len(v), needed=len(k))
-    return statistic_dtype("q", q), 1 / math.sqrt(q.shape[1]) if scale is None else scale
+    return np.result_type(q, k, v, np.float32), 1 / math.sqrt(q.shape[1]) if scale is None else scale
 
 
 def statistic_dtype(name: str, array: np.ndarray) -> np.dtype:

@@ -76,13 +76,13 @@ def softmax_three_passes(scores: np.ndarray, *, block_k: int, memory: Memory | N
     n_q, n_k = scores.array.shape
     rows, statistic = slice(0, n_q), statistic_dtype("scores", scores.array)
     row_max, row_sum = np.full(n_q, -np.inf, statistic), np.zeros(n_q, statistic)
-    for cols in tiles(n_k, block_k):
+    for cols in tiles(n_k, block_k, "block_k"):
         row_max = np.maximum(row_max, scores.load(rows, cols).max(axis=1))  # read n_q · block_k
     shift = np.where(np.isneginf(row_max), 0, row_max)[:, None]
-    for cols in tiles(n_k, block_k):
+    for cols in tiles(n_k, block_k, "block_k"):
         row_sum = row_sum + np.exp(scores.load(rows, cols) - shift).sum(axis=1)  # read n_q · block_k
     divisor = np.where(row_sum == 0, 1, row_sum)[:, None]
-    for cols in tiles(n_k, block_k):
+    for cols in tiles(n_k, block_k, "block_k"):
         weights.store(rows, np.exp(scores.load(rows, cols) - shift) / divisor, cols)  # read and write n_q · block_k
     memory.release()
     return weights.array
@@ -95,13 +95,13 @@ def softmax_two_passes(scores: np.ndarray, *, block_k: int, memory: Memory | Non
     n_q, n_k = scores.array.shape
     rows, statistic = slice(0, n_q), statistic_dtype("scores", scores.array)
     state = empty_state(n_q, 0, statistic)  # no values: only the maximum and the sum are carried
-    for cols in tiles(n_k, block_k):
+    for cols in tiles(n_k, block_k, "block_k"):
         tile = scores.load(rows, cols).astype(statistic)  # read n_q · block_k
         state, rescale = update(state, tile, np.empty((tile.shape[1], 0), statistic))
         memory.compute("row_sum", rows, cols, row_max=state.row_max, row_sum=state.row_sum, rescale=rescale)
     shift = np.where(np.isneginf(state.row_max), 0, state.row_max)[:, None]
     divisor = np.where(state.row_sum == 0, 1, state.row_sum)[:, None]
-    for cols in tiles(n_k, block_k):
+    for cols in tiles(n_k, block_k, "block_k"):
         weights.store(rows, np.exp(scores.load(rows, cols) - shift) / divisor, cols)  # read and write n_q · block_k
     memory.release()
     return weights.array
@@ -118,7 +118,7 @@ def softmax_dot_one_pass(scores: np.ndarray, v: np.ndarray, *, block_k: int, mem
     o = memory.hbm("o", np.empty((n_q, head_dim), v.dtype))
     scores, v = memory.hbm("scores", scores), memory.hbm("v", v)
     rows, state = slice(0, n_q), empty_state(n_q, head_dim, statistic)
-    for cols in tiles(n_k, block_k):
+    for cols in tiles(n_k, block_k, "block_k"):
         scores_tile = scores.load(rows, cols).astype(statistic)  # read n_q · block_k
         state, rescale = update(state, scores_tile, v.load(cols).astype(statistic))  # read block_k · head_dim
         memory.compute("acc", rows, cols, rescale=rescale, **state._asdict())

@@ -42,7 +42,7 @@ def standard(q, k, v, *, block_q=64, causal=False, scale=None, memory=None):
 
     # Operator 1: scores = scale · q·kᵀ
     k_all = k.load(every_key).astype(statistic)  # read n_k · head_dim
-    for rows in tiles(n_q, block_q):
+    for rows in tiles(n_q, block_q, "block_q"):
         q_tile = q.load(rows).astype(statistic)  # read block_q · head_dim
         scores_tile = scale * (q_tile @ k_all.T)  # (block_q, n_k)
         if causal:
@@ -52,7 +52,7 @@ def standard(q, k, v, *, block_q=64, causal=False, scale=None, memory=None):
     memory.release()
 
     # Operator 2: weights = softmax(scores), row by row
-    for rows in tiles(n_q, block_q):
+    for rows in tiles(n_q, block_q, "block_q"):
         scores_tile = scores.load(rows).astype(statistic)  # read block_q · n_k
         row_max = scores_tile.max(axis=1, initial=-np.inf)
         weights_tile = np.exp(scores_tile - np.where(np.isneginf(row_max), 0, row_max)[:, None])
@@ -65,7 +65,7 @@ def standard(q, k, v, *, block_q=64, causal=False, scale=None, memory=None):
 
     # Operator 3: o = weights · v
     v_all = v.load(every_key).astype(statistic)  # read n_k · head_dim
-    for rows in tiles(n_q, block_q):
+    for rows in tiles(n_q, block_q, "block_q"):
         weights_tile = weights.load(rows).astype(statistic)  # read block_q · n_k
         o_tile = weights_tile @ v_all  # (block_q, head_dim)
         memory.compute("o", rows, every_key, acc=o_tile)

@@ -2,7 +2,7 @@
 
     with count_bytes() as counter:
         standard(q, k, v)
-    counter                      a row an operator: bytes read, bytes written
+    counter                      a row an operator: bytes loaded, bytes stored
 
 PyTorch runs eager code one operator at a time: each reads its input tensors from memory and writes its outputs there.
 So its bytes follow from the tensors it is given. This counts each operand once, as an ideal operator would read it: a
@@ -26,12 +26,12 @@ _MOVES_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empt
 
 
 class OperatorBytes(NamedTuple):
-    """One operator as it ran: its name, the shapes it was given, bytes read from and written to memory."""
+    """One operator as it ran: its name, the shapes it was given, bytes loaded from and written to memory."""
 
     operator: str
     shapes: tuple[tuple[int, ...], ...]
-    bytes_read: int
-    bytes_written: int
+    bytes_loaded: int
+    bytes_stored: int
 
 
 class ByteCounter(TorchDispatchMode):
@@ -42,19 +42,19 @@ class ByteCounter(TorchDispatchMode):
         self.rows: list[OperatorBytes] = []
 
     @property
-    def bytes_read(self) -> int:
+    def bytes_loaded(self) -> int:
         """Bytes read by all operators."""
-        return sum(row.bytes_read for row in self.rows)
+        return sum(row.bytes_loaded for row in self.rows)
 
     @property
-    def bytes_written(self) -> int:
+    def bytes_stored(self) -> int:
         """Bytes written by all operators."""
-        return sum(row.bytes_written for row in self.rows)
+        return sum(row.bytes_stored for row in self.rows)
 
     @property
     def bytes_moved(self) -> int:
         """Bytes read and written by all operators."""
-        return self.bytes_read + self.bytes_written
+        return self.bytes_loaded + self.bytes_stored
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -78,17 +78,17 @@ class ByteCounter(TorchDispatchMode):
                     written.append(tensor)
         outputs = _tensors(result)
         written += [tensor for tensor in outputs if tensor.untyped_storage()._cdata not in seen]
-        if not written:  # a view: every output lies in memory that was passed in
+        if outputs and not written:  # a view: every output lies in memory that was passed in
             return
         row = OperatorBytes(name, tuple(tuple(t.shape) for t in read), sum(map(touched_bytes, read)), sum(map(touched_bytes, written)))
-        if row.bytes_read or row.bytes_written:
+        if row.bytes_loaded or row.bytes_stored:
             self.rows.append(row)
 
     def __repr__(self) -> str:
         width = max([len(row.operator) for row in self.rows] + [8])
-        lines = [f"{'operator':<{width}}  {'bytes read':>15}  {'bytes written':>15}"]
-        lines += [f"{row.operator:<{width}}  {row.bytes_read:>15,}  {row.bytes_written:>15,}" for row in self.rows]
-        lines.append(f"{'all':<{width}}  {self.bytes_read:>15,}  {self.bytes_written:>15,}   {self.bytes_moved:,} bytes moved")
+        lines = [f"{'operator':<{width}}  {'bytes loaded':>15}  {'bytes stored':>15}"]
+        lines += [f"{row.operator:<{width}}  {row.bytes_loaded:>15,}  {row.bytes_stored:>15,}" for row in self.rows]
+        lines.append(f"{'all':<{width}}  {self.bytes_loaded:>15,}  {self.bytes_stored:>15,}   {self.bytes_moved:,} bytes moved")
         return "\n".join(lines)
 
 
@@ -98,7 +98,7 @@ def count_bytes():
 
     >>> with count_bytes() as counter:
     ...     doubled = torch.ones(1000, dtype=torch.float16) * 2
-    >>> [(row.operator, row.bytes_read, row.bytes_written) for row in counter.rows]
+    >>> [(row.operator, row.bytes_loaded, row.bytes_stored) for row in counter.rows]
     [('ones', 0, 2000), ('mul', 2000, 2000)]
     """
     with ByteCounter() as counter:

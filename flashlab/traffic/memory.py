@@ -45,10 +45,13 @@ class Hbm:
         self.memory._note({self.name: tile})
 
     def _place(self, rows: slice, cols: slice) -> tuple[slice, ...]:
-        start, stop = rows.start or 0, len(self.array) if rows.stop is None else rows.stop
-        if not 0 <= start <= stop <= len(self.array):
-            raise error("outside", start=start, stop=stop, tensor=self.name, n=len(self.array))
-        return (slice(start, stop), cols)[: self.array.ndim]
+        place = []
+        for axis, part, n in zip(("rows", "columns"), (rows, cols), self.array.shape):
+            start, stop = part.start or 0, n if part.stop is None else part.stop
+            if not 0 <= start <= stop <= n:
+                raise error("outside", axis=axis, start=start, stop=stop, tensor=self.name, n=n)
+            place.append(slice(start, stop))
+        return tuple(place)
 
 
 class Memory:
@@ -94,7 +97,7 @@ class Memory:
     def _record(self, op: str, name: str, tile: np.ndarray, place: tuple[slice, ...]) -> None:
         if op != "store":
             self._claim(name, tile)
-        row0, col0 = place[0].start, (place[1].start or 0) if len(place) == 2 else 0
+        row0, col0 = place[0].start, place[1].start if len(place) == 2 else 0
         rows, cols = (tile.shape + (1,))[:2]
         self.trace.append(op, name, row0=row0, col0=col0, rows=rows, cols=cols, bytes=tile.nbytes, program=self.program)
 
@@ -112,12 +115,12 @@ class Memory:
             self.trace.note(**kept)
 
 
-def tiles(n: int, block: int) -> list[slice]:
-    """The rows 0 to n in tiles of `block`; the last one is cut to what is left.
+def tiles(n: int, block: int, argument: str = "block") -> list[slice]:
+    """The rows 0 to n in tiles of `block`; the last one is cut to what is left. An error names `argument`.
 
     >>> tiles(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     if isinstance(block, bool) or not hasattr(block, "__index__") or int(block) < 1:
-        raise error("block", argument="block", given=block)
+        raise error("block", argument=argument, given=block)
     return [slice(start, min(start + block, n)) for start in range(0, n, block)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlab.problem import AttentionProblem, check_size
+from flashlab.problem import AttentionProblem, check_size, error
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def visible_scores(problem: AttentionProblem) -> int:
     """How many scores of one head are not masked: n_q·n_k, or with causal the pairs with j ≤ i + n_k - n_q."""
     if not problem.causal:
         return problem.n_q * problem.n_k
-    keys = np.arange(problem.n_q, dtype=np.int64) + 1 + problem.n_k - problem.n_q
-    return int(np.clip(keys, 0, problem.n_k).sum())
+    seeing = min(problem.n_q, problem.n_k)  # queries that see a key: the last one sees n_k, the one before it n_k - 1, ...
+    return seeing * problem.n_k - seeing * (seeing - 1) // 2
 
 
 def attention_flops(problem: AttentionProblem) -> int:
@@ -87,6 +87,8 @@ def standard_traffic(problem: AttentionProblem) -> Traffic:
 def softmax_traffic(problem: AttentionProblem, *, passes: int) -> Traffic:
     """A softmax of one head's scores, read in `passes` passes: 3 and 2 write the weights; 1 goes on to o instead."""
     e, scores = problem.element_bytes, problem.score_matrix_bytes
+    if passes not in (1, 2, 3):
+        raise error("passes", given=passes)
     if passes == 1:
         values, o = problem.n_k * problem.head_dim * e, problem.n_q * problem.head_dim * e
         return _traffic({("scores", "load"): scores, ("v", "load"): values, ("o", "store"): o})
@@ -111,7 +113,7 @@ def flash1_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> 
     first_key, _ = _tile_edges(problem.n_k, block_k, "block_k")
     if problem.causal:  # a q tile is visited by the k tiles whose first key its last row sees
         last_visible = end_row - 1 + problem.n_k - problem.n_q
-        visits = (first_key[None, :] <= last_visible[:, None]).sum(axis=1)
+        visits = np.clip(last_visible // block_k + 1, 0, len(first_key))
     else:
         visits = np.full(len(first_row), len(first_key))
     rows_visited, each = int(((end_row - first_row) * visits).sum()), problem.batch * problem.heads
@@ -141,21 +143,35 @@ def flash2_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> 
     return _traffic(by_tensor | {("lse", "store"): each * problem.n_q * a})
 
 
-def flash1_sram_bytes(problem: AttentionProblem, *, block_q: int, block_k: int) -> int:
-    """The most SRAM that FlashAttention-1 holds: flash2's tiles, and the tile of o as it was read."""
-    rows = min(check_size("block_q", block_q), problem.n_q)
-    return flash2_sram_bytes(problem, block_q=block_q, block_k=block_k) + rows * problem.head_dim * problem.element_bytes
+def flash1_sram_parts(problem: AttentionProblem, *, block_q: int, block_k: int) -> dict[str, int]:
+    """{tile: bytes} that FlashAttention-1 holds at most: flash2's tiles, and the tile of o as it was read."""
+    parts = flash2_sram_parts(problem, block_q=block_q, block_k=block_k)
+    return {name: parts[name] for name in ("q", "k", "v")} | {"o": parts["q"]} | parts  # o has q's shape and dtype
 
 
-def flash2_sram_bytes(problem: AttentionProblem, *, block_q: int, block_k: int) -> int:
-    """The most SRAM that FlashAttention-2 holds: tiles of q, k, v, acc and scores, row_max and row_sum.
+def flash2_sram_parts(problem: AttentionProblem, *, block_q: int, block_k: int) -> dict[str, int]:
+    """{tile: bytes} that FlashAttention-2 holds at most: q, k, v, acc and scores, row_max and row_sum.
 
-    e·d·(block_q + 2·block_k) + a·block_q·(d + block_k + 2), with tiles no larger than the problem.
+    Together e·d·(block_q + 2·block_k) + a·block_q·(d + block_k + 2), with tiles no larger than the problem.
+
+    >>> flash2_sram_parts(AttentionProblem(n_q=4096, n_k=4096, head_dim=128), block_q=64, block_k=64)["q"]
+    16384
     """
     rows = min(check_size("block_q", block_q), problem.n_q)
     cols = min(check_size("block_k", block_k), problem.n_k)
     e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
-    return e * d * (rows + 2 * cols) + a * rows * (d + cols + 2)
+    tiles = {"q": rows * d * e, "k": cols * d * e, "v": cols * d * e}
+    return tiles | {"acc": rows * d * a, "scores": rows * cols * a, "row_max, row_sum": 2 * rows * a}
+
+
+def flash1_sram_bytes(problem: AttentionProblem, *, block_q: int, block_k: int) -> int:
+    """The most SRAM that FlashAttention-1 holds."""
+    return sum(flash1_sram_parts(problem, block_q=block_q, block_k=block_k).values())
+
+
+def flash2_sram_bytes(problem: AttentionProblem, *, block_q: int, block_k: int) -> int:
+    """The most SRAM that FlashAttention-2 holds."""
+    return sum(flash2_sram_parts(problem, block_q=block_q, block_k=block_k).values())
 
 
 def flash_bound(problem: AttentionProblem, sram_bytes: int) -> float:

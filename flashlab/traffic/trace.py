@@ -130,6 +130,8 @@ class Trace:
     def select(self, *ops: str, tensor: str | None = None) -> np.ndarray:
         """The columns of the events with one of these ops and, if given, of this tensor."""
         columns = self.columns
+        for op in set(ops) - _OP_CODE.keys():
+            raise error("trace_op", given=op, allowed=", ".join(OPS))
         chosen = np.isin(columns["op"], [_OP_CODE[op] for op in ops])
         if tensor is not None:
             chosen &= columns["tensor"] == self._codes.get(tensor, -1)
@@ -157,7 +159,7 @@ class Trace:
             chosen = columns[columns["op"] == _OP_CODE[op]]
             sums = np.zeros(len(self._names), np.int64)
             np.add.at(sums, chosen["tensor"], chosen["bytes"])
-            totals.update({(self._names[code], op): int(sums[code]) for code in np.unique(chosen["tensor"])})
+            totals.update({(self._names[code], op): int(sums[code]) for code in np.flatnonzero(sums)})
         return totals
 
     def sram_by_step(self) -> np.ndarray:

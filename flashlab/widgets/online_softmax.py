@@ -10,7 +10,6 @@ What it does not do: more than one row. The tile-loop widget shows those.
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,9 +21,11 @@ from flashlab.looks import TENSORS
 from flashlab.problem import error
 from flashlab.traffic.memory import Memory
 from flashlab.traffic.trace import Trace
+from flashlab.widgets.picture import png
 
 _STATIC = Path(__file__).parent / "static"
 _NEEDED = ("row_max", "row_sum", "rescale")
+STILL_PX = 990  # width of the still picture
 _ORDINARY = (1.2, 0.3, 2.1, -0.5, 0.8, 3.4, 1.9, -1.1, 2.6, 0.1, 1.4, 2.2)
 _HUGE = (9998, -10000, 9999.5, 250, -9000, 10000, 9997, 9999, -3, 10001, 9999, -10000)
 
@@ -161,10 +162,9 @@ class OnlineSoftmax(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict, dict]:
         data, metadata = super()._repr_mimebundle_(**kwargs)
-        png = io.BytesIO()
-        self.figure().savefig(png, format="png", dpi=110)
-        data |= {"text/plain": repr(self), "image/png": base64.b64encode(png.getvalue()).decode()}
-        return data, metadata | {"image/png": {"alt": f"{self!r}."}}
+        said = f"{self!r}."
+        data |= {"text/plain": repr(self), "image/png": base64.b64encode(png(self.figure(), STILL_PX, said)).decode()}
+        return data, metadata | {"image/png": {"alt": said}}
 
 
 def _tiles(trace: Trace) -> list[tuple[int, int, dict[str, np.ndarray]]]:
@@ -175,11 +175,9 @@ def _tiles(trace: Trace) -> list[tuple[int, int, dict[str, np.ndarray]]]:
 
 def _still(scores: np.ndarray, tiles: list[tuple[int, int, dict[str, np.ndarray]]]):
     """A matplotlib Figure: scores and running row_max above; below, each tile's numbers over the final weights."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure((9, 4.6), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Figure((9, 4.6), layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(3, 2))
     places = np.arange(len(scores))
     above.bar(places, np.where(np.isneginf(scores), 0, scores), color=TENSORS["scores"], width=0.7)

@@ -2,7 +2,7 @@
 
 A widget gives its controls and a `draw` that turns their values into a matplotlib figure and a sentence. The sentence is
 the picture's alt text, the widget's repr, and the line under the picture. Where no kernel runs, the picture stands
-alone: the same PNG, with the same alt text. Lists and sliders are the browser's own with a label, and keep their arrow keys: those of
+alone, so there the sentence is drawn under it. Lists and sliders are the browser's own with a label, and keep their arrow keys: those of
 ipywidgets lose theirs to JupyterLab, and its sliders have no name that a screen reader or a test could find.
 """
 
@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import threading
 
 import anywidget
 import ipywidgets
 import traitlets
 
-WIDTH_PX = 800  # of the picture on the page; it is drawn half as large again, for sharp screens
+from flashlab.widgets.picture import png
+
+WIDTH_PX = 800  # of the picture on the page
+SHARP = 1.5  # times as many are drawn, for sharp screens
 
 _CONTROL = """
 function render({ model, el }) {
@@ -54,6 +56,7 @@ function render({ model, el }) {
 export default { render }
 """
 _CONTROL_CSS = """
+.flashlab-control [hidden] { display: none !important; }
 .flashlab-control { display: flex; align-items: center; gap: 8px; margin: 2px; height: 28px;
   color: var(--jp-ui-font-color1, inherit); font-size: var(--jp-widgets-font-size, 13px); }
 .flashlab-control label { display: flex; align-items: center; gap: 8px; flex: 1; min-width: 0; }
@@ -171,7 +174,8 @@ class Panel(ipywidgets.VBox):
             try:
                 self.adjust()
                 figure, self.sentence = self.draw(**self.values)
-                self.png = png(figure)
+                self.png = png(figure, SHARP * WIDTH_PX)
+                self._figure = figure
             finally:
                 self._busy = False
             alt, data = html.escape(self.sentence), base64.b64encode(self.png).decode()
@@ -182,20 +186,12 @@ class Panel(ipywidgets.VBox):
         return self.sentence
 
     def _repr_mimebundle_(self, **kwargs):
-        """The live widget, and for readers without a kernel the picture, its alt text and the sentence."""
+        """The live widget, and for readers without a kernel the picture over its sentence, which is its alt text too."""
         data = dict(super()._repr_mimebundle_(**kwargs))
-        data |= {"text/plain": self.sentence, "image/png": base64.b64encode(self.png).decode()}
+        with _ONE_AT_A_TIME:
+            picture = png(self._figure, SHARP * WIDTH_PX, self.sentence)
+        data |= {"text/plain": self.sentence, "image/png": base64.b64encode(picture).decode()}
         return data, {"image/png": {"alt": self.sentence, "width": WIDTH_PX}}
-
-
-def png(figure) -> bytes:
-    """A figure as PNG, white behind, so that it reads in a dark theme too."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=1.5 * WIDTH_PX / figure.get_figwidth(), facecolor="white")
-    return buffer.getvalue()
 
 
 def si(value: float, unit: str) -> str:

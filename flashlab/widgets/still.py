@@ -6,7 +6,6 @@ Unlike the widget: one step, one below the other, and no numbers of a row.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from flashlab import looks
 from flashlab.traffic.trace import OPS, Trace
 from flashlab.widgets.faults import Fault
+from flashlab.widgets.picture import png
 from flashlab.widgets.reading import lanes, manages_sram, score_tiles, sizes, standard_bytes
 
 WIDTH, HEIGHT = 900, 300  # pixels for one trace
@@ -28,26 +28,23 @@ def middle(traces: Sequence[Trace]) -> int:
     return int(tiles[len(tiles) // 2][0]) + 1 if len(tiles) else len(trace) // 2
 
 
-def still(traces: Sequence[Trace], step: int, faults: Sequence[Fault] = ()) -> bytes:
-    """A PNG of the traces at `step` (events 0 to step - 1 have happened), one below the other.
+def still(traces: Sequence[Trace], step: int, faults: Sequence[Fault] = (), *, caption: str = "") -> bytes:
+    """A PNG of the traces at `step` (events 0 to step - 1 have happened), one below the other, over a caption.
 
     `faults`, one a trace (faults.py), mark the wrong rows of o that are stored by then.
 
     >>> still([Trace("nothing yet", tensors={"q": (4, 4, 2)})], 0)[:4]
     b'\\x89PNG'
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH / 100, HEIGHT * len(traces) / 100), dpi=100, facecolor="white")
+    figure = Figure(figsize=(WIDTH / 100, HEIGHT * len(traces) / 100))
     for i, trace in enumerate(traces):
         axes = figure.add_axes((0, 1 - (i + 1) / len(traces), 1, 1 / len(traces)))
         axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
         axes.axis("off")
         _draw(_Pen(axes), trace, min(step, len(trace)), faults[i] if faults else Fault())
-    file = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(file)
-    return file.getvalue()
+    return png(figure, WIDTH, caption)
 
 
 class _Pen:
@@ -131,7 +128,7 @@ def _draw_tensor(pen: _Pen, trace: Trace, columns: np.ndarray, name: str, box: t
             place = (x + width * part["col0"] / cols, y + height * part["row0"] / rows)
             pen.box(*place, width * part["cols"] / cols, height * part["rows"] / rows, colour, colour, 0.55, linewidth=0.4)
     loads = so_far[so_far["op"] == OPS.index("load")]
-    if len(loads):  # the tile read last
+    if len(loads) and rows and cols:  # the tile read last
         row0, col0, count, across = (int(loads[field][-1]) for field in ("row0", "col0", "rows", "cols"))
         pen.box(x + width * col0 / cols, y + height * row0 / rows, width * across / cols, height * count / rows, colour, colour, 0.5)
     pen.box(x, y, width, height, "none", colour, linestyle="-" if given else "--")

@@ -4,35 +4,21 @@ Larger q tiles mean fewer passes over k and v, so fewer bytes from HBM; but q, k
 must fit on the chip together. The SRAM here is the course's model, in which everything lies in SRAM: on a GPU the scores
 and acc sit in registers (256 KiB a multiprocessor), so real kernels use larger tiles than this budget allows.
 
-Sizes: traffic/model.py, whose totals a test compares with `sram_parts`. Budget: the shared memory of one block.
+Sizes: traffic/model.py. Budget: the shared memory of one block.
 """
 
 from __future__ import annotations
 
 from flashlab.hardware import Gpu
 from flashlab.looks import ALGORITHMS, OTHER_TENSOR, TENSORS
-from flashlab.problem import AttentionProblem, check_size
-from flashlab.traffic.model import flash1_sram_bytes, flash1_traffic, flash2_sram_bytes, flash2_traffic, fused_traffic, standard_traffic
+from flashlab.problem import AttentionProblem
+from flashlab.traffic.model import flash1_sram_parts, flash1_traffic, flash2_sram_parts, flash2_traffic, fused_traffic, standard_traffic
 from flashlab.widgets.panel import Choice, Panel, Slider, si, times
 from flashlab.widgets.roofline import HEAD_DIMS, SIZES, dtype_control, gpu_control, match_dtypes
 
 BLOCKS = [16, 32, 64, 128, 256, 512]
 TRAFFIC = {"flash1": flash1_traffic, "flash2": flash2_traffic}
-SRAM_BYTES = {"flash1": flash1_sram_bytes, "flash2": flash2_sram_bytes}
-
-
-def sram_parts(problem: AttentionProblem, *, block_q: int, block_k: int, algorithm: str = "flash2") -> dict[str, int]:
-    """{tile: bytes} of what one program holds at once; the sum is model.py's flash1_sram_bytes or flash2_sram_bytes.
-
-    >>> sram_parts(AttentionProblem(n_q=4096, n_k=4096, head_dim=128), block_q=64, block_k=64)["q"]
-    16384
-    """
-    rows, cols = min(check_size("block_q", block_q), problem.n_q), min(check_size("block_k", block_k), problem.n_k)
-    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
-    parts = {"q": rows * d * e, "k": cols * d * e, "v": cols * d * e}
-    if algorithm == "flash1":
-        parts["o"] = rows * d * e  # read back from HBM on each pass
-    return parts | {"acc": rows * d * a, "scores": rows * cols * a, "row_max, row_sum": 2 * rows * a}
+SRAM_PARTS = {"flash1": flash1_sram_parts, "flash2": flash2_sram_parts}
 
 
 class TileBudget(Panel):
@@ -78,10 +64,15 @@ class TileBudget(Panel):
         return AttentionProblem(n_q=values["n"], n_k=values["n"], head_dim=values["head_dim"], dtype=values["dtype"])
 
     @property
+    def sram_parts(self) -> dict[str, int]:
+        """{tile: bytes} of SRAM that one program needs."""
+        values = self.values
+        return SRAM_PARTS[values["algorithm"]](self.problem, block_q=values["block_q"], block_k=values["block_k"])
+
+    @property
     def sram_bytes(self) -> int:
         """Bytes of SRAM that one program needs."""
-        values = self.values
-        return SRAM_BYTES[values["algorithm"]](self.problem, block_q=values["block_q"], block_k=values["block_k"])
+        return sum(self.sram_parts.values())
 
     @property
     def fits(self) -> bool:
@@ -98,8 +89,7 @@ class TileBudget(Panel):
 
     def draw(self, *, gpu: Gpu, dtype: str, algorithm: str, n: int, head_dim: int, block_q: int, block_k: int):
         budget, used, moved = gpu.sram_bytes_per_block, self.sram_bytes, self.bytes_moved
-        parts = sram_parts(self.problem, block_q=block_q, block_k=block_k, algorithm=algorithm)
-        figure = tile_budget_figure(parts, budget, moved, gpu.name)
+        figure = tile_budget_figure(self.sram_parts, budget, moved, gpu.name)
         ratio = moved["standard"] / moved[algorithm]
         compared = f"{times(ratio)} times less than" if ratio > 1 else f"{times(1 / ratio)} times more than"
         compared = "about as much as" if times(max(ratio, 1 / ratio)) == "1.0" else compared

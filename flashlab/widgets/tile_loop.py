@@ -120,7 +120,7 @@ class TileLoop(anywidget.AnyWidget):
         return self._sentence("Tile loop", self.step)
 
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict, dict] | None:
-        """The widget, and for where no kernel runs a still picture of the same traces with its sentence as alt text."""
+        """The widget, and for where no kernel runs a still picture of the same traces over its sentence."""
         from flashlab.widgets.still import middle, still
 
         bundle = super()._repr_mimebundle_(**kwargs)
@@ -128,8 +128,9 @@ class TileLoop(anywidget.AnyWidget):
             return bundle
         data, metadata = bundle
         step = self.step or (self.steps if self.fault else middle(self._traces))  # a fault is seen best where all rows are stored
-        data["image/png"] = base64.b64encode(still(self._traces, step, self._faults)).decode()
-        return data, metadata | {"image/png": {"alt": self._sentence("Still picture of the tile loop", step)}}
+        said = self._sentence("Still picture of the tile loop", step)
+        data["image/png"] = base64.b64encode(still(self._traces, step, self._faults, caption=said)).decode()
+        return data, metadata | {"image/png": {"alt": said}}
 
 
 def _algorithms() -> dict[str, dict[str, str]]:

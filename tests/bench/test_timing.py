@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from flashlab.bench.timing import Timing, device_name, time_call
+from flashlab.bench.timing import Timing, _CudaClock, device_name, time_call
 from flashlab.runtime import device
 
 
@@ -25,10 +25,22 @@ def test_the_first_slow_call_is_not_counted():
     assert time_call(slow_once, device="cpu", warmup_ms=1, budget_ms=20).p80_ms < 100
 
 
+def test_a_slow_first_call_does_not_shorten_the_rest():
+    calls = []
+
+    def slow_once():
+        calls.append(None)
+        time.sleep(0.3 if len(calls) == 1 else 0.01)
+
+    timing = time_call(slow_once, device="cpu", warmup_ms=50, budget_ms=200)
+    assert timing.repeats >= 10
+    assert len(calls) - timing.repeats >= 4  # the first, and at least 3 of about 10 ms to warm up for 50
+
+
 def test_repeats_follow_the_budget_within_limits():
     calls = []
     timing = time_call(lambda: calls.append(time.sleep(0.01)), device="cpu", warmup_ms=0, budget_ms=1, least=7)
-    assert timing.repeats == 7 and len(calls) == 8
+    assert timing.repeats == 7 and len(calls) == 9
     assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=1e9).repeats == 1000
 
 
@@ -44,6 +56,17 @@ def test_least_must_be_a_count():
 
 def test_repr_reads_as_a_sentence():
     assert repr(Timing(1.5, 1.25, 2.0, 9, "a GPU")) == "1.5 ms (p20 1.25, p80 2; 9 repeats on a GPU)"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device() == "cpu", reason="needs a CUDA GPU")
+def test_inputs_come_from_hbm_and_not_from_the_l2():
+    small = torch.ones(2**22, device="cuda")  # 16 MiB: it would stay in the L2
+    honest = time_call(lambda: small.sum())
+    clock = _CudaClock("cuda")
+    clock.flush = torch.empty(1, dtype=torch.int8, device="cuda")
+    warm = sorted(clock.measure(lambda: small.sum()) for _ in range(50))[25]
+    assert honest.time_ms > 1.1 * warm
 
 
 @pytest.mark.gpu

@@ -17,6 +17,21 @@ FACTS = {
 }
 
 
+GIVEN = {"8,192", "10,000"}  # sizes that a lesson sets, not results
+# (lesson, a sentence in its text, what to look for in its recorded outputs, and between which numbers that must lie)
+MEASURED = [
+    ("00_start_here", "That is one row in four, by chance.", r"compared: (\d+) rows", 44, 52),
+    ("00_start_here", "the naive clock says a small fraction of the truth", r"naive median ([\d.]+) ms", 0, 0.3),
+    ("01_standard_attention", "About four, as the bytes say, or somewhat more", r"by the bytes: 4 × · measured: ([\d.]+) ×", 3.8, 6),
+    ("01_standard_attention", "well over half of a copy's rate", r"(?:scores|product) .*GB/s, +(\d+)% of a copy", 55, 100),
+    ("01_standard_attention", "PyTorch's softmax gets less out of the memory", r"softmax .*GB/s, +(\d+)% of a copy", 10, 55),
+    ("02_roofline", "No point touches its roof", r"sdpa-flash .* ([\d.]+) TFLOP/s", 100, 700),
+    ("03_online_softmax", "In the first tile all 64 rise", r"the maximum rose in: \[(\d+),", 64, 64),
+    ("03_online_softmax", "A few units of the last digit of a float64.", r"largest difference: (\d+e-\d+)", 0, 2e-15),
+    ("04_tiling", "It falls towards 12", r"n =  16384: FlashAttention-1 moves ([\d.]+) ×", 12, 13),
+]
+
+
 def read(path):
     return nbformat.read(path, as_version=4)
 
@@ -78,6 +93,21 @@ def test_stored_outputs_come_from_a_gpu_and_show_without_a_kernel(path):
 def test_a_lesson_shows_the_numbers_that_its_text_states(path):
     shown = "\n".join(text_of(output) for output in outputs(read(path)))
     assert [fact for fact in FACTS.get(path.stem, []) if fact not in shown] == []
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_every_large_number_in_the_text_was_shown_by_a_cell(path):
+    shown = "\n".join(text_of(output) for lesson in LESSONS if lesson <= path for output in outputs(read(lesson)))
+    stated = set(re.findall(r"\d{1,3}(?:,\d{3})+", words(read(path)))) - GIVEN
+    assert {number for number in stated if number not in shown} == set()
+
+
+@pytest.mark.parametrize("stem, sentence, shown, low, high", MEASURED, ids=[f"{row[0][:2]}: {row[1][:30]}" for row in MEASURED])
+def test_a_sentence_about_a_measurement_agrees_with_what_was_recorded(stem, sentence, shown, low, high):
+    notebook = read(next(path for path in LESSONS if path.stem == stem))
+    assert sentence in " ".join(words(notebook).split()), "the sentence changed: look at its numbers again"
+    found = re.findall(shown, "\n".join(text_of(output) for output in outputs(notebook)))
+    assert found and all(low <= float(number.replace(",", "")) <= high for number in found), found
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)

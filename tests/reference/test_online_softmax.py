@@ -170,6 +170,17 @@ def test_one_pass_is_exact(n_q, n_k, block_k, dtype, tolerance):
     np.testing.assert_allclose(o, softmax(scores) @ v.astype(float), rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("scores_dtype, v_dtype", [("float64", "float32"), ("float32", "float64")])
+def test_one_pass_computes_in_the_wider_of_two_dtypes(scores_dtype, v_dtype):
+    rng = np.random.default_rng(0)
+    scores, v = rng.standard_normal((3, 17)).astype(scores_dtype), rng.standard_normal((17, 5)).astype(v_dtype)
+    memory = Memory(watch=("row_sum", "acc"))
+    o = softmax_dot_one_pass(scores, v, block_k=4, memory=memory)
+    last = memory.trace.values[max(memory.trace.values)]
+    assert o.dtype == v.dtype and last["acc"].dtype == last["row_sum"].dtype == np.float64
+    np.testing.assert_allclose(last["acc"] / last["row_sum"][:, None], softmax(scores) @ v.astype(float), rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("block_k", [1, 2, 5])
 def test_rows_of_minus_infinity_and_scores_of_ten_thousand(block_k):
     scores = np.array([[-np.inf] * 4, [-1e4, 1e4, 1e4, -np.inf], [-np.inf, -1e4, -1e4, -1e4], [1e4, -np.inf, -np.inf, 1e4 - 1]])

@@ -13,7 +13,7 @@ from flashlab.traffic.model import fused_traffic, standard_traffic
 def rows_of(function):
     with count_bytes() as counter:
         function()
-    return [(row.operator, row.bytes_read, row.bytes_written) for row in counter.rows]
+    return [(row.operator, row.bytes_loaded, row.bytes_stored) for row in counter.rows]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -24,9 +24,9 @@ def test_standard_attention_equals_the_closed_form(n_q, n_k, head_dim, batch, he
     with count_bytes() as counter:
         standard(q, k, v)
     assert [row.operator for row in counter.rows] == ["baddbmm", "_softmax", "bmm"]
-    assert counter.bytes_read == standard_traffic(problem).bytes_loaded
-    assert counter.bytes_written == standard_traffic(problem).bytes_stored
-    assert [row.bytes_written for row in counter.rows[:2]] == [batch * heads * problem.score_matrix_bytes] * 2
+    assert counter.bytes_loaded == standard_traffic(problem).bytes_loaded
+    assert counter.bytes_stored == standard_traffic(problem).bytes_stored
+    assert [row.bytes_stored for row in counter.rows[:2]] == [batch * heads * problem.score_matrix_bytes] * 2
 
 
 def test_causal_adds_one_read_of_a_bias_that_all_heads_share():
@@ -36,7 +36,7 @@ def test_causal_adds_one_read_of_a_bias_that_all_heads_share():
         standard(q, k, v, causal=True)
     operators = {row.operator: row for row in counter.rows}
     plain = fused_traffic(problem).by_tensor
-    assert operators["baddbmm"].bytes_read == plain["q", "load"] + plain["k", "load"] + problem.score_matrix_bytes
+    assert operators["baddbmm"].bytes_loaded == plain["q", "load"] + plain["k", "load"] + problem.score_matrix_bytes
 
 
 def test_the_sizes_of_lesson_01_without_any_arithmetic():
@@ -44,7 +44,7 @@ def test_the_sizes_of_lesson_01_without_any_arithmetic():
     q, k, v = (torch.empty(1, 1, 8192, 128, dtype=torch.float16, device="meta") for _ in range(3))
     with count_bytes() as counter:
         standard(q, k, v)
-    assert [row.bytes_written for row in counter.rows] == [134_217_728, 134_217_728, 2_097_152]
+    assert [row.bytes_stored for row in counter.rows] == [134_217_728, 134_217_728, 2_097_152]
     assert counter.bytes_moved == standard_traffic(problem).bytes_moved == 545_259_520
 
 
@@ -99,11 +99,16 @@ def test_repr_is_a_table_with_a_total():
     with count_bytes() as counter:
         torch.ones(250) * 2
     assert repr(counter).splitlines() == [
-        "operator       bytes read    bytes written",
+        "operator     bytes loaded     bytes stored",
         "ones                    0            1,000",
         "mul                 1,000            1,000",
         "all                 1,000            2,000   3,000 bytes moved",
     ]
+
+
+def test_an_operator_that_gives_no_tensor_still_reads():
+    a, b = torch.zeros(100), torch.zeros(100)
+    assert rows_of(lambda: torch.equal(a, b)) == [("equal", 800, 0)]
 
 
 def test_nothing_is_counted_after_the_block():

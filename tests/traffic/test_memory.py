@@ -191,3 +191,10 @@ def test_a_block_is_a_whole_number_of_at_least_one(block):
 
 def test_a_block_may_be_numpy_s_integer():
     assert [(int(rows.start), int(rows.stop)) for rows in tiles(5, np.int64(3))] == [(0, 3), (3, 5)]
+
+
+@pytest.mark.parametrize("cols", [slice(2, 99), slice(-3, 2), slice(3, 2)])
+def test_columns_outside_the_array_are_refused_too(cols):
+    array = Memory().hbm("k", np.zeros((8, 4)))
+    with pytest.raises(IndexError, match=rf"columns {cols.start} to {cols.stop} of k were asked for, but it has 4 columns"):
+        array.load(slice(0, 2), cols)

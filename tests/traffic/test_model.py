@@ -285,3 +285,17 @@ def test_counts_are_plain_integers():
     traffic = flash1_traffic(AttentionProblem(17, 23, 8, causal=True), block_q=4, block_k=8)
     assert {type(size) for size in traffic.by_tensor.values()} == {int} and type(traffic.bytes_moved) is int
     assert not any(isinstance(size, np.integer) for size in flash2_traffic(AttentionProblem(17, 23, 8), block_q=4, block_k=8).by_tensor.values())
+
+
+@pytest.mark.parametrize("passes", [0, 4, -1])
+def test_a_softmax_takes_one_to_three_passes(passes):
+    with pytest.raises(ValueError) as caught:
+        softmax_traffic(AttentionProblem(4, 4, 4), passes=passes)
+    assert str(caught.value) == f"passes is {passes}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."
+
+
+def test_closed_forms_stay_cheap_at_any_size():
+    huge = AttentionProblem(10**9, 10**9, 128, causal=True)
+    assert attention_flops(huge) == 4 * 128 * (10**9 * (10**9 + 1) // 2)
+    long = AttentionProblem(2**19, 2**19, 64, causal=True)
+    assert flash1_traffic(long, block_q=16, block_k=16).bytes_moved > standard_traffic(long).bytes_moved

@@ -303,9 +303,11 @@ function render({ model, el }) {
 
   const button = (label, text, act, kind = "") => {
     const made = make("button", { type: "button", "aria-label": label, title: label, class: kind }, text);
-    made.addEventListener("click", act);
+    made.addEventListener("click", () => made.getAttribute("aria-disabled") === "true" || act());
     return made;
   };
+  /** Not `disabled`: a button that has the focus would lose it at the last step, and the next key would be JupyterLab's. */
+  const off = (given, ...buttons) => buttons.forEach((each) => each.setAttribute("aria-disabled", String(given)));
   const home = button("Go to the start", "|◀", () => goTo(0)), back = button("Step back", "← Back", () => goTo(Math.max(step() - 1, 0)));
   const play = button("Play", "▶ Play", toggle, "fl-play");
   const next = button("Step", "Step →", () => goTo(Math.min(step() + 1, last()))), end = button("Go to the end", "▶|", () => goTo(last()));
@@ -344,8 +346,8 @@ function render({ model, el }) {
     Object.assign(slider, { max: String(last()), value: String(index) });
     slider.setAttribute("aria-valuetext", `step ${index} of ${last()}`);
     place.textContent = `step ${index} of ${last()}`;
-    home.disabled = back.disabled = index === 0;
-    next.disabled = end.disabled = index === last();
+    off(index === 0, home, back);
+    off(index === last(), next, end);
     play.textContent = model.get("playing") ? "❚❚ Pause" : "▶ Play";
     play.setAttribute("aria-label", model.get("playing") ? "Pause" : "Play");
   };

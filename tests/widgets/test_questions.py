@@ -1,0 +1,64 @@
+"""The quiz answers, typed here by hand: a formula or a table behind a quiz may not change them unnoticed."""
+
+from importlib import import_module
+
+import pytest
+
+QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling")
+
+RIGHT = [
+    ("start_here", "Why was flash faster", ["It moved fewer bytes between memory and processor."]),
+    ("start_here", "What did you time", ["How long it takes to queue the work."]),
+    ("start_here", "usually crashes", ["False"]),
+    ("standard_attention", "What does standard attention store", ["The scores and the weights, n × n numbers each: they grow as n²."]),
+    ("standard_attention", "at n = 4096 in float16", 33_554_432),
+    ("standard_attention", "How many times do n × n elements pass", 4),
+    (
+        "standard_attention",
+        "n doubles",
+        ["the bytes that the three operators move, for large n", "the peak memory beyond q, k, v and o", "the scores"],
+    ),
+    ("standard_attention", "the four passes are how many times", 64),
+    ("roofline", "Where does its speed-up come from", ["From moving fewer bytes to and from HBM."]),
+    ("roofline", "Which resource", ["traffic to HBM (and so memory for n × n numbers)"]),
+    ("roofline", "The ridge of an A100", 153.0),
+    ("roofline", "Which are memory-bound", ["fused attention, n = 128", "standard attention, n = 512", "standard attention, n = 65536"]),
+    ("roofline", "Twice the memory bandwidth", ["False"]),
+    ("online_softmax", "Why does tiled attention need", ["Softmax divides by a sum over the whole row, and a tile has only part of it."]),
+    ("online_softmax", "Does it change the result", ["No, except for rounding, as any other order of adding would."]),
+    ("online_softmax", "What is the technique called", ["online softmax"]),
+    ("online_softmax", "rises from 2 to 4", 0.1353),
+    ("online_softmax", "What must be kept", ["acc", "row_max", "row_sum"]),
+    ("online_softmax", "Which line corrects", ["acc = acc * np.exp(old_max - new_max)[:, None]"]),
+    ("tiling", "the n × n matrix is", ["avoided by tiling"]),
+    ("tiling", "Which part of the hardware", ["SRAM: the small fast memory on each multiprocessor"]),
+    ("tiling", "how many times the bandwidth of HBM", 12.5),
+    ("tiling", "SRAM for 64 × 64 tiles", 57_856),
+    ("tiling", "Queries in the outer loop", ["k and v are read once for each tile of queries", "o is written once", "tiles of queries can run beside each other"]),
+    ("tiling", "must load o again and again", ["keys in the outer loop (FlashAttention-1)"]),
+    ("tiling", "changes the definition", ["False"]),
+]
+
+
+def questions(name):
+    return import_module(f"flashlab.widgets.questions.{name}").QUESTIONS
+
+
+def question_of(name, fragment):
+    [question] = [question for question in questions(name) if fragment in question.text]
+    return question
+
+
+@pytest.mark.parametrize("name, fragment, answer", RIGHT, ids=[f"{name}-{fragment[:20]}" for name, fragment, _ in RIGHT])
+def test_the_right_answer_is(name, fragment, answer):
+    question = question_of(name, fragment)
+    if isinstance(answer, list):
+        assert sorted(option.text for option in question.options if option.right) == answer
+    else:
+        assert question.answer == pytest.approx(answer, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", QUIZZES)
+def test_every_question_is_in_the_table(name):
+    texts = [question.text for question in questions(name)]
+    assert all(any(fragment in text for quiz_name, fragment, _ in RIGHT if quiz_name == name) for text in texts)
