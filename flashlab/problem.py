@@ -123,6 +123,37 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "dollars": (ValueError, "dollars_per_hour is {given!r}; a price is a number of at least 0. Pass e.g. dollars_per_hour=3.0."),
     "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
+    "trace_kernel": (
+        TypeError,
+        "kernel is {given}; trace runs a function under @triton.jit (a Gluon kernel has no interpreter). Pass the kernel"
+        " itself, without [grid].",
+    ),
+    "trace_grid": (
+        ValueError,
+        "grid is {given}; it must be one to three whole numbers of at least 0, or a function that returns them. Pass e.g."
+        " (4,).",
+    ),
+    "trace_argument": (TypeError, "{kernel} takes no argument {given}. It takes {allowed}."),
+    "trace_missing": (
+        TypeError,
+        "{kernel} was not given {missing}; {why}. Pass each by name, e.g. trace({kernel}, grid, ..., {example}=64).",
+    ),
+    "trace_narrow": (
+        TypeError,
+        "{argument} is {given}, in which Triton's interpreter computes wrong numbers without saying so. Trace with float16,"
+        " which moves the same bytes as bfloat16, or with float32.",
+    ),
+    "trace_outside": (
+        IndexError,
+        "program {program} of {kernel} would {verb} {tensor} at element offset {offset:,} ({line}), but {tensor}, of shape"
+        " {shape} and strides {strides}, has no such element; {outside:,} of the {lanes:,} lanes that no mask switches off"
+        " are outside. Mask them off, e.g. mask=index < n.",
+    ),
+    "trace_no_tensor": (
+        TypeError,
+        "{kernel} would {verb} memory ({line}), but none of its arguments is a tensor. Pass tensors, not addresses.",
+    ),
+    "trace_watch": (LookupError, "watch names {missing}, but {kernel} and its helpers have no such local. They have {allowed}."),
 }
 
 

@@ -1,0 +1,340 @@
+"""Traces any Triton kernel: runs it in the interpreter and writes down every access, whatever the GPU or none.
+
+    trace(add_kernel, (4,), x, y, out, 1000, block=256)      the grid and arguments of add_kernel[(4,)](...)
+
+Each access is one event, on the tensor argument it belongs to: the parameter's name without _ptr, _pointer, _desc or the
+like (`q_ptr` is q, and so is `Q`). Its tile is the rectangle around the elements touched, from the tensor's shape and
+strides: the last two dimensions are rows and columns, those before them batch and head, and a tensor without another
+argument's last dimension, such as lse beside q, has one number a row. A tile that spans heads is booked on the first.
+
+`bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
+as a GPU merges them. `bytes_requested` counts every lane. A read and an atomic that reads count once each.
+
+A compute event says which scores were worked on. It is written when the loop pass ends in which a tl.dot first met the
+tiles of arguments named q and k that were loaded last, with a result of their rows; outside loops, before the next such
+product, store or atomic. Kernels without such arguments or without tl.dot have none.
+
+Does not handle: Gluon kernels, inline assembly, desc.atomic_add, pointers read from memory, bfloat16 and float8.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from flashlab.problem import error
+from flashlab.traffic import triton_hooks
+from flashlab.traffic.trace import Trace
+
+LAUNCH_OPTIONS = frozenset(
+    "num_warps num_stages num_ctas maxnreg debug enable_fp_fusion sanitize_overflow launch_cooperative_grid launch_pdl".split()
+)  # for the compiler: of no effect on what moves
+_ENDINGS = ("_pointer", "_descriptor", "_ptr", "_desc", "_base")
+_APART = 44  # each tensor has 2**44 bytes of addresses, so that a stray one is still nearest to its own
+_NARROW = ("bfloat16", "float8")
+
+
+def trace(
+    kernel: object,
+    grid: int | Sequence[int] | Callable[[dict], Sequence[int]],
+    *args: object,
+    watch: str | Sequence[str] = (),
+    **meta: object,
+) -> Trace:
+    """What every program of `kernel[grid](*args, **meta)` loads, stores and adds atomically, in program order.
+
+    The kernel really runs: its results are in the tensors afterwards, CUDA tensors included (they are copied to the host
+    and back). Programs are numbered with axis 0 fastest, and run in that order. `watch` names locals of the kernel or of
+    its helpers (row_max, acc): each is kept at the first event after it changed, at every compute event, and cut to the
+    rows and columns that exist there; a watched tensor is kept where it is stored.
+
+    Raises IndexError before memory is touched where a lane that no mask switches off is outside its tensor; TypeError,
+    ValueError or LookupError where the arguments do not fit the kernel.
+
+    >>> from flashlab.smoke import add_one_kernel
+    >>> trace(add_one_kernel, (1,), torch.zeros(6), 6, block=8)
+    add_one_kernel: 2 steps in 1 program, 24 bytes loaded, 24 bytes stored
+    """
+    function, tuned = triton_hooks.unwrap(kernel)
+    if function is None:
+        raise error("trace_kernel", given=getattr(kernel, "__name__", None) or repr(kernel))
+    arguments = _bound(function, args, meta, tuned)
+    storages: dict[int, tuple] = {}
+    hosted = {name: _on_host(value, storages) for name, value in arguments.items()}
+    sizes = _grid(grid(arguments) if callable(grid) else grid)
+    recorder = _Recorder(function.__name__, hosted, (watch,) if isinstance(watch, str) else tuple(watch))
+    recorder.run = triton_hooks.Run(function, recorder)
+    recorder.run(hosted, sizes)
+    for device, host in storages.values():
+        device.copy_(host)
+    recorder.check_watched()
+    return recorder.trace
+
+
+def _bound(function: Callable, args: tuple, meta: dict, tuned: bool) -> dict[str, object]:
+    """The kernel's parameters by name, or the error that says which is missing or unknown."""
+    parameters = inspect.signature(function).parameters
+    meta = {name: value for name, value in meta.items() if name in parameters or name not in LAUNCH_OPTIONS}
+    positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
+    given = dict(zip(positional, args)) | meta
+    surplus = [f"number {i + 1}" for i in range(len(positional), len(args))] + [name for name in meta if name not in parameters]
+    surplus += [f"{name} twice" for name in meta if name in positional[: len(args)]]
+    if surplus:
+        raise error("trace_argument", kernel=function.__name__, given=surplus[0], allowed=", ".join(parameters))
+    defaults = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not parameter.empty}
+    missing = [name for name in parameters if name not in given and name not in defaults]
+    if missing:
+        why = "a tracer does not tune, so choose what @triton.autotune or heuristics would" if tuned else "every parameter needs a value"
+        raise error("trace_missing", kernel=function.__name__, missing=", ".join(missing), why=why, example=missing[-1])
+    return {name: given.get(name, defaults.get(name)) for name in parameters}
+
+
+def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    if not 1 <= len(sizes) <= 3 or not all(hasattr(size, "__index__") and int(size) >= 0 for size in sizes):
+        raise error("trace_grid", given=grid)
+    return tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))
+
+
+def _on_host(value: object, storages: dict[int, tuple]):
+    """The argument with its tensors on the CPU; views of one storage stay views of one storage."""
+    if isinstance(value, tuple):
+        items = [_on_host(item, storages) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, triton_hooks.TensorDescriptor):
+        base = _on_host(value.base, storages)
+        return value if base is value.base else dataclasses.replace(value, base=base)
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+        return value
+    storage = value.untyped_storage()
+    _, host = storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))
+    return torch.empty(0, dtype=value.dtype).set_(host, value.storage_offset(), value.size(), value.stride())
+
+
+class _Tile(NamedTuple):
+    """Where one access touched a tensor, and how its block lay on it."""
+
+    batch: int = 0
+    head: int = 0
+    row0: int = 0
+    col0: int = 0
+    rows: int = 0
+    cols: int = 0
+    block: tuple[int, int] = (1, 1)  # lanes along the tensor's rows and columns, masked-off ones included
+    turned: bool = False  # whether the block was loaded transposed
+
+
+class _Argument:
+    """A tensor argument: the addresses the kernel sees for it, and which element each one is."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, slot: int, one_number_a_row: bool) -> None:
+        self.name, self.width = name, tensor.element_size()
+        self.shape, self.strides = tuple(tensor.shape), tuple(tensor.stride())
+        self.real = tensor.data_ptr()
+        self.seen = (slot + 1 << _APART) + self.real % 4096  # aligned as the real one is
+        ndim = len(self.shape)
+        self.row = ndim - 1 if one_number_a_row or ndim == 1 else ndim - 2
+        self.rows = self.shape[self.row] if ndim else 1
+        self.cols = self.shape[-1] if self.row == ndim - 2 and ndim > 1 else 1
+        # Largest stride first, an element's indices are the quotients; a dimension of one or of stride 0 has index 0.
+        self.order = sorted(((s, n, i) for i, (n, s) in enumerate(zip(self.shape, self.strides)) if n > 1 and s > 0), reverse=True)
+
+    def locate(self, offsets: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
+        """({dimension: index}, is it an element) of byte offsets from the first element."""
+        indices, left = {}, offsets // self.width
+        inside = (left >= 0) & (0 not in self.shape)
+        for stride, size, dimension in self.order:
+            indices[dimension] = np.minimum(left // stride, size - 1)
+            left = left - indices[dimension] * stride
+        return indices, inside & (left == 0)
+
+    def inside(self, offsets: np.ndarray, width: int) -> np.ndarray:
+        """Whether all `width` bytes from each offset are elements of this tensor."""
+        inside = self.locate(offsets)[1]
+        if width != self.width or (offsets % self.width).any():
+            inside = inside & self.locate(offsets + width - 1)[1]
+        return inside
+
+    def tile(self, indices: dict[int, np.ndarray], block: tuple[int, ...]) -> _Tile:
+        """The rectangle around these elements, of which a block of this shape touched at least one."""
+        zero = np.zeros(1, np.int64)
+        row = indices.get(self.row, zero)
+        col = indices.get(self.row + 1, zero) if self.cols > 1 else zero
+        head = int(indices.get(self.row - 1, zero)[0])
+        batch = 0
+        for dimension in range(self.row - 1):
+            batch = batch * self.shape[dimension] + int(indices.get(dimension, zero)[0])
+        row0, col0 = int(row.min()), int(col.min())
+        if len(block) < 2:
+            block = (*block, 1) if self.cols == 1 or len(row) > 1 and row[0] != row[-1] else (1, *block)
+        # Lanes that follow each other in a row-major block are in one row of the tensor, or the block is transposed.
+        turned = self.cols > 1 and block[-1] > 1 and len(row) > 1 and row[0] != row[1]
+        lanes = (block[-1], block[-2]) if turned else (block[-2], block[-1])
+        return _Tile(batch, head, row0, col0, int(row.max()) - row0 + 1, int(col.max()) - col0 + 1, lanes, turned)
+
+
+class _Recorder(triton_hooks.Listener):
+    """Turns what a kernel does into the events of a Trace."""
+
+    def __init__(self, kernel: str, arguments: dict[str, object], watch: tuple[str, ...]) -> None:
+        self.kernel, self.watch, self.number = kernel, watch, 0
+        self.trace = Trace(kernel)
+        found = {path: tensor for name, value in arguments.items() for path, tensor in triton_hooks.tensors_in(name, value)}
+        names = _short(found)
+        shapes = {tuple(getattr(tensor, "base", tensor).shape) for tensor in found.values()}
+        self.arguments: list[_Argument] = []
+        self.by_path: dict[str, _Argument] = {}
+        for slot, (path, given) in enumerate(found.items()):
+            tensor = getattr(given, "base", given)  # triton.reinterpret wraps one
+            if str(given.dtype).removeprefix("torch.").startswith(_NARROW):
+                raise error("trace_narrow", argument=names[path], given=str(given.dtype).removeprefix("torch."))
+            shape = tuple(tensor.shape)
+            per_row = len(shape) > 1 and any(other[:-1] == shape for other in shapes)
+            argument = self.by_path[path] = _Argument(names[path], tensor, slot, per_row)
+            self.arguments.append(argument)
+            self.trace.tensors[argument.name] = (argument.rows, argument.cols, argument.width)
+
+    # -- what the hooks tell --------------------------------------------------------------------------------------------
+    def address(self, name: str, tensor: object) -> int:
+        return self.by_path[name].seen
+
+    def program(self, number: int) -> None:
+        self.number = number
+        self.loaded: dict[str, _Tile] = {}
+        self.fresh, self.worked, self.where = False, None, []  # is the pair of q and k new; the pair multiplied last, and in which frames
+        self.past: dict[str, object] = {}  # watched locals of helpers that have returned
+        self.kept: dict[str, object] = {}
+
+    def access(self, op: str, address: np.ndarray, mask: np.ndarray, width: int, value: np.ndarray | None) -> np.ndarray:
+        if not self.arguments:
+            raise error("trace_no_tensor", kernel=self.kernel, line=self._line(), verb=_VERBS[op])
+        if op != "load":
+            self._write_compute()
+        slot = np.clip(((address + np.uint64(1 << _APART - 1)) >> np.uint64(_APART)).astype(np.int64) - 1, 0, len(self.arguments) - 1)
+        active = slot[mask]
+        parts = [int(slot.flat[0])] if not active.size else [int(active[0])] if (active == active[0]).all() else np.unique(active).tolist()
+        real = np.zeros(address.shape, np.uint64)
+        for part in parts:
+            argument = self.arguments[part]
+            chosen = mask if len(parts) == 1 else mask & (slot == part)
+            offsets = (address - np.uint64(argument.seen)).astype(np.int64)
+            self._check(op, argument, offsets[chosen], width)
+            requested = address.size if len(parts) == 1 else int((slot == part).sum())
+            self._event(op, argument, offsets, chosen, width, requested * width, value)
+            real[chosen] = address[chosen] - np.uint64(argument.seen) + np.uint64(argument.real)
+        return real
+
+    def dot(self, rows: int, cols: int) -> None:
+        q, k = self.loaded.get("q"), self.loaded.get("k")
+        if self.fresh and q and k and (rows, cols) in ((q.block[0], k.block[0]), (k.block[0], q.block[0])):
+            self._write_compute()
+            self.fresh, self.worked, self.where = False, (q, k), list(self.run.frames())
+
+    def narrow(self, dtype: str) -> None:
+        raise error("trace_narrow", argument=f"a value at {self._line()}", given=dtype)
+
+    def pass_ended(self) -> None:
+        if self.worked and next(self.run.frames()) in self.where:  # not a loop of a helper called after the product
+            self._write_compute()
+
+    def returned(self, frame) -> None:
+        self.past.update({name: frame.f_locals[name] for name in self.watch if name in frame.f_locals})
+
+    def finished(self) -> None:
+        self._write_compute()
+
+    # -- events -----------------------------------------------------------------------------------------------------------
+    def _check(self, op: str, argument: _Argument, offsets: np.ndarray, width: int) -> None:
+        inside = argument.inside(offsets, width)
+        if not inside.all():
+            first = int(offsets[~inside][0])
+            raise error(
+                "trace_outside", program=self.number, kernel=self.kernel, line=self._line(), verb=_VERBS[op], tensor=argument.name,
+                offset=first // argument.width, shape=argument.shape, strides=argument.strides, outside=int((~inside).sum()), lanes=len(offsets),
+            )  # fmt: skip
+
+    def _event(self, op, argument: _Argument, offsets, chosen, width, requested, value) -> None:
+        touched = offsets[chosen]
+        tile = argument.tile(argument.locate(touched)[0], offsets.shape) if touched.size else _Tile()
+        self.trace.append(
+            op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
+            program=self.number, bytes=_distinct(offsets, chosen) * width, bytes_requested=requested,
+        )  # fmt: skip
+        if op == "load" and argument.name in ("q", "k"):
+            self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
+        self._note_changes()
+        if op != "load" and argument.name in self.watch and tile.rows:
+            self.trace.note(**{argument.name: _stored(value, chosen, tile)})
+
+    def _write_compute(self) -> None:
+        if self.worked is None:
+            return
+        (q, k), self.worked, self.where = self.worked, None, []
+        self.trace.append(
+            "compute", "scores", row0=q.row0, col0=k.row0, rows=q.rows, cols=k.rows, batch=q.batch, head=q.head, program=self.number
+        )
+        self.kept = {}
+        self._note_changes(q, k)
+
+    # -- watched values -----------------------------------------------------------------------------------------------------
+    def _note_changes(self, *tiles: _Tile) -> None:
+        """Note each watched local that is another value than when it was last noted in this program."""
+        if not self.watch:
+            return
+        frames = [frame.f_locals for frame in self.run.frames()]
+        for name in self.watch:
+            found = next((places[name] for places in (*frames, self.past) if name in places), None)
+            array = triton_hooks.number(found)
+            if array is not None and self.kept.get(name) is not found:
+                self.kept[name] = found
+                self.trace.note(**{name: _cut(array, tiles or tuple(filter(None, map(self.loaded.get, ("q", "k")))))})
+
+    def check_watched(self) -> None:
+        """Raise where a watched name is neither a local of what ran nor a tensor."""
+        known = {name for name in self.run.names() if not name.startswith("_")} | set(self.trace.tensors)
+        missing = [name for name in self.watch if name not in known]
+        if missing:
+            raise error("trace_watch", missing=", ".join(missing), kernel=self.kernel, allowed=", ".join(sorted(known)))
+
+    def _line(self) -> str:
+        frame = next(self.run.frames())
+        return f"line {frame.f_lineno} of {frame.f_code.co_name}"
+
+
+_VERBS = {"load": "read", "store": "write", "atomic": "change"}
+
+
+def _short(paths: Iterable[str]) -> dict[str, str]:
+    """{argument: name in the trace}: q_ptr and Q become q, unless that would give two arguments one name."""
+    short = {}
+    for path in paths:
+        name = next((path.removesuffix(ending) for ending in _ENDINGS if path.endswith(ending)), path)
+        short[path] = name.lower() if len(name) == 1 else name
+    return {path: name if list(short.values()).count(name) == 1 else path for path, name in short.items()}
+
+
+def _distinct(offsets: np.ndarray, chosen: np.ndarray) -> int:
+    """How many different offsets the chosen lanes have; a tile that lies in order, or transposed, needs no sorting."""
+    for lanes in (offsets[chosen], offsets.T[chosen.T]):
+        if (np.diff(lanes) > 0).all():
+            return len(lanes)
+    return len(np.unique(lanes))
+
+
+def _cut(value: np.ndarray, tiles: Sequence[_Tile]) -> np.ndarray:
+    """The value without what lies past the end in a ragged tile: as many rows, and columns, as the tiles of q and k have."""
+    rows = {tile.block[0]: tile.rows for tile in reversed(tiles)}  # of two blocks of one size, q's counts
+    cols = rows | {tile.block[1]: tile.cols for tile in tiles}
+    return value[tuple(slice(sizes.get(n, n)) for n, sizes in zip(value.shape, (rows, cols)))]
+
+
+def _stored(value: np.ndarray, chosen: np.ndarray, tile: _Tile) -> np.ndarray:
+    """What was stored to the tile, in the tensor's orientation."""
+    box = tuple(slice(lanes.min(), lanes.max() + 1) for lanes in np.nonzero(chosen))
+    stored = np.broadcast_to(value, chosen.shape)[box]
+    return stored.T if tile.turned else stored
