@@ -127,6 +127,7 @@ class _Tile(NamedTuple):
     cols: int = 0
     block: tuple[int, int] = (1, 1)  # lanes along the tensor's rows and columns, masked-off ones included
     turned: bool = False  # whether the block was loaded transposed
+    whole: bool = False  # whether it has every column of its tensor
 
 
 class _Argument:
@@ -175,7 +176,8 @@ class _Argument:
         # Lanes that follow each other in a row-major block are in one row of the tensor, or the block is transposed.
         turned = self.cols > 1 and block[-1] > 1 and len(row) > 1 and row[0] != row[1]
         lanes = (block[-1], block[-2]) if turned else (block[-2], block[-1])
-        return _Tile(batch, head, row0, col0, int(row.max()) - row0 + 1, int(col.max()) - col0 + 1, lanes, turned)
+        rows, cols = int(row.max()) - row0 + 1, int(col.max()) - col0 + 1
+        return _Tile(batch, head, row0, col0, rows, cols, lanes, turned, cols == self.cols)
 
 
 class _Recorder(triton_hooks.Listener):
@@ -327,9 +329,12 @@ def _distinct(offsets: np.ndarray, chosen: np.ndarray) -> int:
 
 
 def _cut(value: np.ndarray, tiles: Sequence[_Tile]) -> np.ndarray:
-    """The value without what lies past the end in a ragged tile: as many rows, and columns, as the tiles of q and k have."""
-    rows = {tile.block[0]: tile.rows for tile in reversed(tiles)}  # of two blocks of one size, q's counts
-    cols = rows | {tile.block[1]: tile.cols for tile in tiles}
+    """The value without what lies past the end in a ragged tile: as many rows, and columns, as the tiles of q and k have.
+
+    Where q's and k's blocks are of one size a value's rows are q's, and its columns are head_dim's if that is not split.
+    """
+    rows = {tile.block[0]: tile.rows for tile in reversed(tiles)}
+    cols = {tile.block[0]: tile.rows for tile in tiles} | {tile.block[1]: tile.cols for tile in tiles if tile.whole}
     return value[tuple(slice(sizes.get(n, n)) for n, sizes in zip(value.shape, (rows, cols)))]
 
 

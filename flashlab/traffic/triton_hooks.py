@@ -219,17 +219,19 @@ class Run:
                 listener.narrow(handle.dtype.scalar.name)
             return handle
 
-        def product(left, other, *rest):
+        def product(left, other, *rest, **named):
             listener.dot(left.data.shape[-2], other.data.shape[-1])
-            return dot(right(left), right(other), *rest)
+            return dot(right(left), right(other), *rest, **named)
 
         def guarded(operation):
             return lambda handle, *rest: operation(right(handle), *rest)
 
-        # *rest: caching arguments, of which Triton 3.9 has one less.
+        # rest, named: caching arguments, of which Triton 3.9 has one less.
         for name, method in {
-            "create_masked_load": lambda pointers, mask, *rest: load(real("load", pointers, mask), mask, *rest),
-            "create_masked_store": lambda pointers, value, mask, *rest: store(real("store", pointers, mask, value), value, mask, *rest),
+            "create_masked_load": lambda pointers, mask, *rest, **named: load(real("load", pointers, mask), mask, *rest, **named),
+            "create_masked_store": lambda pointers, value, mask, *rest, **named: store(
+                real("store", pointers, mask, value), value, mask, *rest, **named
+            ),
             "create_atomic_rmw": lambda kind, pointers, value, mask, *rest: modify(
                 kind, real("atomic", pointers, mask, right(value)), value, mask, *rest
             ),
