@@ -140,8 +140,8 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "trace_narrow": (
         TypeError,
-        "{argument} is {given}, in which Triton's interpreter computes wrong numbers without saying so. Trace with float16,"
-        " which moves the same bytes as bfloat16, or with float32.",
+        "{kernel} computes in {given} ({line}), where Triton's interpreter gives wrong numbers without saying so. Cast to"
+        " float32 right after the load, or trace with float16 tensors, which move the same bytes as bfloat16.",
     ),
     "trace_outside": (
         IndexError,

@@ -8,13 +8,16 @@ strides: the last two dimensions are rows and columns, those before them batch a
 argument's last dimension, such as lse beside q, has one number a row. A tile that spans heads is booked on the first.
 
 `bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
-as a GPU merges them. `bytes_requested` counts every lane. A read and an atomic that reads count once each.
+as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.
 
 A compute event says which scores were worked on. It is written when the loop pass ends in which a tl.dot first met the
 tiles of arguments named q and k that were loaded last, with a result of their rows; outside loops, before the next such
 product, store or atomic. Kernels without such arguments or without tl.dot have none.
 
-Does not handle: Gluon kernels, inline assembly, desc.atomic_add, pointers read from memory, bfloat16 and float8.
+Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
+cast to float32 first, but arithmetic in them is refused. (A cast to bfloat16 cuts there, and does not round.)
+
+Does not handle: Gluon kernels, inline assembly, desc.atomic_add, pointers read from memory.
 """
 
 from __future__ import annotations
@@ -36,7 +39,6 @@ LAUNCH_OPTIONS = frozenset(
 )  # for the compiler: of no effect on what moves
 _ENDINGS = ("_pointer", "_descriptor", "_ptr", "_desc", "_base")
 _APART = 44  # each tensor has 2**44 bytes of addresses, so that a stray one is still nearest to its own
-_NARROW = ("bfloat16", "float8")
 
 
 def trace(
@@ -193,8 +195,6 @@ class _Recorder(triton_hooks.Listener):
         self.by_path: dict[str, _Argument] = {}
         for slot, (path, given) in enumerate(found.items()):
             tensor = getattr(given, "base", given)  # triton.reinterpret wraps one
-            if str(given.dtype).removeprefix("torch.").startswith(_NARROW):
-                raise error("trace_narrow", argument=names[path], given=str(given.dtype).removeprefix("torch."))
             shape = tuple(tensor.shape)
             per_row = len(shape) > 1 and any(other[:-1] == shape for other in shapes)
             argument = self.by_path[path] = _Argument(names[path], tensor, slot, per_row)
@@ -238,7 +238,7 @@ class _Recorder(triton_hooks.Listener):
             self.fresh, self.worked, self.where = False, (q, k), list(self.run.frames())
 
     def narrow(self, dtype: str) -> None:
-        raise error("trace_narrow", argument=f"a value at {self._line()}", given=dtype)
+        raise error("trace_narrow", kernel=self.kernel, line=self._line(), given=_DTYPES.get(dtype, dtype))
 
     def pass_ended(self) -> None:
         if self.worked and next(self.run.frames()) in self.where:  # not a loop of a helper called after the product
@@ -308,6 +308,7 @@ class _Recorder(triton_hooks.Listener):
         return f"line {frame.f_lineno} of {frame.f_code.co_name}"
 
 
+_DTYPES = {"bf16": "bfloat16"}  # Triton's names where they are not torch's
 _VERBS = {"load": "read", "store": "write", "atomic": "change"}
 
 
