@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType, FunctionType
+from typing import NamedTuple
 
 import numpy as np
 import triton.language as tl
@@ -94,31 +95,39 @@ def number(value: object) -> np.ndarray | None:
     return np.asarray(value) if isinstance(value, (bool, int, float, np.number)) else None
 
 
+class Launch(NamedTuple):
+    """One `kernel[grid](*args, **meta)`; calling it goes on with the launch."""
+
+    kernel: object
+    grid: object
+    args: tuple
+    meta: dict[str, object]
+    go: Callable
+
+    def __call__(self) -> object:
+        return self.go(self.kernel, *self.args, grid=self.grid, warmup=False, **self.meta)
+
+
 @contextmanager
-def launches(seen: Callable) -> Iterator[None]:
-    """While open, `kernel[grid](*args, **meta)` calls seen(function, grid, args, meta, launch); launch() goes on with it.
+def launches(seen: Callable[[Launch], object]) -> Iterator[None]:
+    """While open, a launch of any kernel calls seen(launch) instead, and returns what that returns.
 
     An autotuned kernel takes its first configuration, since timing them needs a GPU.
     """
+
+    def seen_by(go):
+        return lambda kernel, *args, grid, warmup, **meta: (
+            go(kernel, *args, grid=grid, warmup=warmup, **meta) if warmup else seen(Launch(kernel, grid, args, meta, go))
+        )
+
+    def tuned(kernel, *args, **meta):
+        return kernel.fn.run(*args, **meta, **kernel.configs[0].all_kwargs())
+
     with ExitStack() as undo:
         for kind in INTERPRETED:
-            _replace(undo, kind, "run", _seen_by(seen, kind.run))
-
-        def tuned(self, *args, **meta):
-            return self.fn.run(*args, **{**meta, **self.configs[0].all_kwargs()})
-
+            _replace(undo, kind, "run", seen_by(kind.run))
         _replace(undo, Autotuner, "run", tuned)
         yield
-
-
-def _seen_by(seen: Callable, original: Callable) -> Callable:
-    def run(kernel, *args, grid, warmup, **meta):
-        def launch():
-            return original(kernel, *args, grid=grid, warmup=warmup, **meta)
-
-        return launch() if warmup else seen(kernel.fn, grid, args, meta, launch)
-
-    return run
 
 
 class Run:
@@ -127,6 +136,7 @@ class Run:
     def __init__(self, function: FunctionType, listener: Listener) -> None:
         self.function, self.listener = function, listener
         self._rewritten: dict[FunctionType, FunctionType] = {}
+        self._modules: set[int] = set()  # by the id of their globals
 
     def __call__(self, arguments: dict[str, object], grid: tuple[int, int, int]) -> None:
         """Run every program of `grid`; `arguments` are the parameters by name, their tensors on the host."""
@@ -175,18 +185,20 @@ class Run:
     def _prepared(self, function: FunctionType) -> FunctionType:
         """The function rewritten for the interpreter, with our hooks in it; its module is as before when the run ends."""
         if function not in self._rewritten:
-            scope = interpreter._patch_lang(function)
-            self._undo.callback(scope.restore)
-            # Triton 3.6 fails here with NumPy 2.4 or later; this is what later Tritons do.
-            scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))
             names = function.__globals__
-            before = set(names)
+            if id(names) not in self._modules:
+                self._modules.add(id(names))
+                scope = interpreter._patch_lang(function)
+                # Triton 3.6 fails here with NumPy 2.4 or later; this is what later Tritons do.
+                scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))
+                self._undo.callback(scope.restore)
+                before = set(names)
+                self._undo.callback(lambda: [names.pop(name, None) for name in set(names) - before])
+                names[_HOOK] = self
             rewriter = interpreter.FunctionRewriter(function)
             if _is_ours(function):
                 rewriter.ast_transformer = _Rewrite()
             self._rewritten[function] = rewriter.rewrite_ast()
-            names[_HOOK] = self
-            self._undo.callback(lambda: [names.pop(name, None) for name in set(names) - before])
         return self._rewritten[function]
 
     def _converted(self, name: str, value: object):

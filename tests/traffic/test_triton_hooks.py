@@ -200,10 +200,12 @@ def tuned_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 def test_launches_are_seen_and_go_on_only_where_wanted():
     seen, before = [], state()
     x, out = torch.ones(8, device=DEVICE), torch.zeros(2, device=DEVICE)
-    with triton_hooks.launches(lambda function, grid, args, meta, launch: seen.append((function, grid, len(args), meta))):
+    with triton_hooks.launches(seen.append):
         kernel[(2,)](x, out, 8, BLOCK=4)
-    assert seen == [(kernel.fn, (2,), 3, {"BLOCK": 4})] and out.tolist() == [0, 0] and state() == before
-    with triton_hooks.launches(lambda *launched: launched[-1]()):
+    (launch,) = seen
+    assert launch.kernel is kernel and (launch.grid, len(launch.args), launch.meta) == ((2,), 3, {"BLOCK": 4})
+    assert out.tolist() == [0, 0] and state() == before
+    with triton_hooks.launches(triton_hooks.Launch.__call__):
         kernel[(2,)](x, out, 8, BLOCK=4)
     assert out.tolist() == [8, 8]
 
@@ -211,7 +213,7 @@ def test_launches_are_seen_and_go_on_only_where_wanted():
 def test_an_autotuned_kernel_is_launched_with_its_first_configuration():
     seen = []
     x, out = torch.ones(4, device=DEVICE), torch.zeros(4, device=DEVICE)
-    with triton_hooks.launches(lambda function, grid, args, meta, launch: (seen.append(meta), launch())):
+    with triton_hooks.launches(lambda launch: (seen.append(launch.meta), launch())):
         tuned_kernel[(1,)](x, out, 4)
     assert out.tolist() == [2] * 4 and seen[0]["BLOCK"] == 4
 
