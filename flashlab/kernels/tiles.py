@@ -27,7 +27,17 @@ class Tile(NamedTuple):
     stages: int
 
 
+class BackwardTiles(NamedTuple):
+    """The tiles of the backward kernels; of delta's only block_q and warps count."""
+
+    delta: Tile
+    keys: Tile
+    queries: Tile
+    fused: Tile
+
+
 INTERPRETED = Tile(16, 16, 4, 1)
+DELTA = Tile(64, 0, 4, 1)
 
 # (architecture, head_dim up to): 16-bit forward.
 FORWARD = {
@@ -38,6 +48,15 @@ FORWARD = {
     (90, 128): Tile(128, 64, 4, 2),
     (90, 256): Tile(128, 64, 8, 2),
 }
+BACKWARD = {
+    (80, 64): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    (80, 128): (Tile(32, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
+    (80, 256): (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (90, 64): (Tile(64, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
+    (90, 128): (Tile(64, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
+    (90, 256): (Tile(32, 64, 8, 2), Tile(64, 32, 8, 2), Tile(32, 64, 8, 2)),
+}
+BACKWARD_FLOAT32 = Tile(16, 16, 4, 1)
 FORWARD_FLOAT32 = {64: Tile(32, 32, 4, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 16, 4, 1)}
 
 
@@ -67,6 +86,17 @@ def forward_tile_for(arch: int, head_dim: int, float32: bool) -> Tile:
     if float32:
         return FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= head_dim)]
     return look_up(FORWARD, arch, head_dim)
+
+
+def backward_tiles(q: torch.Tensor) -> BackwardTiles:
+    """The backward kernels' tiles for this q."""
+    return backward_tiles_for(architecture(q.device), q.shape[3], q.dtype == torch.float32)
+
+
+def backward_tiles_for(arch: int, head_dim: int, float32: bool) -> BackwardTiles:
+    if arch == 0:
+        return BackwardTiles(*4 * (INTERPRETED,))
+    return BackwardTiles(DELTA, *(3 * (BACKWARD_FLOAT32,) if float32 else look_up(BACKWARD, arch, head_dim)))
 
 
 def layout(*tensors: torch.Tensor, block: int, described: int = 0) -> Layout:

@@ -111,6 +111,8 @@ def _on_host(value: object, storages: dict[int, tuple]):
     if isinstance(value, triton_hooks.TensorDescriptor):
         base = _on_host(value.base, storages)
         return value if base is value.base else dataclasses.replace(value, base=base)
+    if isinstance(value, triton_hooks.TensorWrapper):
+        return triton_hooks.TensorWrapper(_on_host(value.base, storages), value.dtype)
     if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
         return value
     storage = value.untyped_storage()
@@ -190,11 +192,11 @@ class _Recorder(triton_hooks.Listener):
         self.trace = Trace(kernel)
         found = {path: tensor for name, value in arguments.items() for path, tensor in triton_hooks.tensors_in(name, value)}
         names = _short(found)
-        shapes = {tuple(getattr(tensor, "base", tensor).shape) for tensor in found.values()}
+        found = {path: tensor.base if isinstance(tensor, triton_hooks.TensorWrapper) else tensor for path, tensor in found.items()}
+        shapes = {tuple(tensor.shape) for tensor in found.values()}
         self.arguments: list[_Argument] = []
         self.by_path: dict[str, _Argument] = {}
-        for slot, (path, given) in enumerate(found.items()):
-            tensor = getattr(given, "base", given)  # triton.reinterpret wraps one
+        for slot, (path, tensor) in enumerate(found.items()):
             shape = tuple(tensor.shape)
             per_row = len(shape) > 1 and any(other[:-1] == shape for other in shapes)
             argument = self.by_path[path] = _Argument(names[path], tensor, slot, per_row)

@@ -25,7 +25,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.jit import JITFunction, KernelInterface
+from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 INTERPRETED = (JITFunction, interpreter.InterpretedFunction)

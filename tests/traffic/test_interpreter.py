@@ -248,6 +248,12 @@ def test_tensors_in_tuples():
     assert out.tolist() == [0, 13, 26, 39] and recorded.tensor_names == ("params.slopes", "pair[1]", "out")
 
 
+def test_a_reinterpreted_tensor():
+    x, out = numbers(8, dtype=torch.float16), torch.zeros(8, dtype=torch.int16, device=DEVICE)
+    recorded = trace(add_kernel, 1, x, x, triton.reinterpret(out, tl.float16), 8, BLOCK=8)
+    assert torch.equal(out.view(torch.float16), x + x) and recorded.bytes_by_tensor()["out", "store"] == 16
+
+
 # -- block pointers, descriptors, atomics -----------------------------------------------------------------------------------
 @triton.jit
 def block_kernel(x_ptr, out_ptr, rows, cols, BR: tl.constexpr, BC: tl.constexpr):
