@@ -24,21 +24,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from flashlab.problem import error
 from flashlab.traffic import triton_hooks
+from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names, stored_tile
 from flashlab.traffic.trace import Trace
 
 LAUNCH_OPTIONS = frozenset(
     "num_warps num_stages num_ctas maxnreg debug enable_fp_fusion sanitize_overflow launch_cooperative_grid launch_pdl".split()
 )  # for the compiler: of no effect on what moves
-_ENDINGS = ("_pointer", "_descriptor", "_ptr", "_desc", "_base")
-_APART = 44  # each tensor has 2**44 bytes of addresses, so that a stray one is still nearest to its own
+_DTYPES = {"bf16": "bfloat16"}  # Triton's names where they are not torch's
+_VERBS = {"load": "read", "store": "write", "atomic": "change"}
 
 
 def trace(
@@ -120,70 +120,6 @@ def _on_host(value: object, storages: dict[int, tuple]):
     return torch.empty(0, dtype=value.dtype).set_(host, value.storage_offset(), value.size(), value.stride())
 
 
-class _Tile(NamedTuple):
-    """Where one access touched a tensor, and how its block lay on it."""
-
-    batch: int = 0
-    head: int = 0
-    row0: int = 0
-    col0: int = 0
-    rows: int = 0
-    cols: int = 0
-    block: tuple[int, int] = (1, 1)  # lanes along the tensor's rows and columns, masked-off ones included
-    turned: bool = False  # whether the block was loaded transposed
-    whole: bool = False  # whether it has every column of its tensor
-
-
-class _Argument:
-    """A tensor argument: the addresses the kernel sees for it, and which element each one is."""
-
-    def __init__(self, name: str, tensor: torch.Tensor, slot: int, one_number_a_row: bool) -> None:
-        self.name, self.width = name, tensor.element_size()
-        self.shape, self.strides = tuple(tensor.shape), tuple(tensor.stride())
-        self.real = tensor.data_ptr()
-        self.seen = (slot + 1 << _APART) + self.real % 4096  # aligned as the real one is
-        ndim = len(self.shape)
-        self.row = ndim - 1 if one_number_a_row or ndim == 1 else ndim - 2
-        self.rows = self.shape[self.row] if ndim else 1
-        self.cols = self.shape[-1] if self.row == ndim - 2 and ndim > 1 else 1
-        # Largest stride first, an element's indices are the quotients; a dimension of one or of stride 0 has index 0.
-        self.order = sorted(((s, n, i) for i, (n, s) in enumerate(zip(self.shape, self.strides)) if n > 1 and s > 0), reverse=True)
-
-    def locate(self, offsets: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
-        """({dimension: index}, is it an element) of byte offsets from the first element."""
-        indices, left = {}, offsets // self.width
-        inside = (left >= 0) & (0 not in self.shape)
-        for stride, size, dimension in self.order:
-            indices[dimension] = np.minimum(left // stride, size - 1)
-            left = left - indices[dimension] * stride
-        return indices, inside & (left == 0)
-
-    def inside(self, offsets: np.ndarray, width: int) -> np.ndarray:
-        """Whether all `width` bytes from each offset are elements of this tensor."""
-        inside = self.locate(offsets)[1]
-        if width != self.width or (offsets % self.width).any():
-            inside = inside & self.locate(offsets + width - 1)[1]
-        return inside
-
-    def tile(self, indices: dict[int, np.ndarray], block: tuple[int, ...]) -> _Tile:
-        """The rectangle around these elements, of which a block of this shape touched at least one."""
-        zero = np.zeros(1, np.int64)
-        row = indices.get(self.row, zero)
-        col = indices.get(self.row + 1, zero) if self.cols > 1 else zero
-        head = int(indices.get(self.row - 1, zero)[0])
-        batch = 0
-        for dimension in range(self.row - 1):
-            batch = batch * self.shape[dimension] + int(indices.get(dimension, zero)[0])
-        row0, col0 = int(row.min()), int(col.min())
-        if len(block) < 2:
-            block = (*block, 1) if self.cols == 1 or len(row) > 1 and row[0] != row[-1] else (1, *block)
-        # Lanes that follow each other in a row-major block are in one row of the tensor, or the block is transposed.
-        turned = self.cols > 1 and block[-1] > 1 and len(row) > 1 and row[0] != row[1]
-        lanes = (block[-1], block[-2]) if turned else (block[-2], block[-1])
-        rows, cols = int(row.max()) - row0 + 1, int(col.max()) - col0 + 1
-        return _Tile(batch, head, row0, col0, rows, cols, lanes, turned, cols == self.cols)
-
-
 class _Recorder(triton_hooks.Listener):
     """Turns what a kernel does into the events of a Trace."""
 
@@ -191,15 +127,15 @@ class _Recorder(triton_hooks.Listener):
         self.kernel, self.watch, self.number = kernel, watch, 0
         self.trace = Trace(kernel)
         found = {path: tensor for name, value in arguments.items() for path, tensor in triton_hooks.tensors_in(name, value)}
-        names = _short(found)
+        names = short_names(found)
         found = {path: tensor.base if isinstance(tensor, triton_hooks.TensorWrapper) else tensor for path, tensor in found.items()}
         shapes = {tuple(tensor.shape) for tensor in found.values()}
-        self.arguments: list[_Argument] = []
-        self.by_path: dict[str, _Argument] = {}
+        self.arguments: list[Argument] = []
+        self.by_path: dict[str, Argument] = {}
         for slot, (path, tensor) in enumerate(found.items()):
             shape = tuple(tensor.shape)
             per_row = len(shape) > 1 and any(other[:-1] == shape for other in shapes)
-            argument = self.by_path[path] = _Argument(names[path], tensor, slot, per_row)
+            argument = self.by_path[path] = Argument(names[path], tensor, slot, per_row)
             self.arguments.append(argument)
             self.trace.tensors[argument.name] = (argument.rows, argument.cols, argument.width)
 
@@ -209,7 +145,7 @@ class _Recorder(triton_hooks.Listener):
 
     def program(self, number: int) -> None:
         self.number = number
-        self.loaded: dict[str, _Tile] = {}
+        self.loaded: dict[str, Tile] = {}
         self.fresh, self.worked, self.where = False, None, []  # is the pair of q and k new; the pair multiplied last, and in which frames
         self.past: dict[str, object] = {}  # watched locals of helpers that have returned
         self.kept: dict[str, object] = {}
@@ -219,7 +155,7 @@ class _Recorder(triton_hooks.Listener):
             raise error("trace_no_tensor", kernel=self.kernel, line=self._line(), verb=_VERBS[op])
         if op != "load":
             self._write_compute()
-        slot = np.clip(((address + np.uint64(1 << _APART - 1)) >> np.uint64(_APART)).astype(np.int64) - 1, 0, len(self.arguments) - 1)
+        slot = np.clip(((address + np.uint64(1 << APART - 1)) >> np.uint64(APART)).astype(np.int64) - 1, 0, len(self.arguments) - 1)
         active = slot[mask]
         parts = [int(slot.flat[0])] if not active.size else [int(active[0])] if (active == active[0]).all() else np.unique(active).tolist()
         real = np.zeros(address.shape, np.uint64)
@@ -253,7 +189,7 @@ class _Recorder(triton_hooks.Listener):
         self._write_compute()
 
     # -- events -----------------------------------------------------------------------------------------------------------
-    def _check(self, op: str, argument: _Argument, offsets: np.ndarray, width: int) -> None:
+    def _check(self, op: str, argument: Argument, offsets: np.ndarray, width: int) -> None:
         inside = argument.inside(offsets, width)
         if not inside.all():
             first = int(offsets[~inside][0])
@@ -262,18 +198,18 @@ class _Recorder(triton_hooks.Listener):
                 offset=first // argument.width, shape=argument.shape, strides=argument.strides, outside=int((~inside).sum()), lanes=len(offsets),
             )  # fmt: skip
 
-    def _event(self, op, argument: _Argument, offsets, chosen, width, requested, value) -> None:
+    def _event(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
         touched = offsets[chosen]
-        tile = argument.tile(argument.locate(touched)[0], offsets.shape) if touched.size else _Tile()
+        tile = argument.tile(argument.locate(touched)[0], offsets.shape) if touched.size else Tile()
         self.trace.append(
             op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
-            program=self.number, bytes=_distinct(offsets, chosen) * width, bytes_requested=requested,
+            program=self.number, bytes=distinct(offsets, chosen) * width, bytes_requested=requested,
         )  # fmt: skip
         if op == "load" and argument.name in ("q", "k"):
             self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
         self._note_changes()
         if op != "load" and argument.name in self.watch and tile.rows:
-            self.trace.note(**{argument.name: _stored(value, chosen, tile)})
+            self.trace.note(**{argument.name: stored_tile(value, chosen, tile)})
 
     def _write_compute(self) -> None:
         if self.worked is None:
@@ -286,7 +222,7 @@ class _Recorder(triton_hooks.Listener):
         self._note_changes(q, k)
 
     # -- watched values -----------------------------------------------------------------------------------------------------
-    def _note_changes(self, *tiles: _Tile) -> None:
+    def _note_changes(self, *tiles: Tile) -> None:
         """Note each watched local that is another value than when it was last noted in this program."""
         if not self.watch:
             return
@@ -296,7 +232,7 @@ class _Recorder(triton_hooks.Listener):
             array = triton_hooks.number(found)
             if array is not None and self.kept.get(name) is not found:
                 self.kept[name] = found
-                self.trace.note(**{name: _cut(array, tiles or tuple(filter(None, map(self.loaded.get, ("q", "k")))))})
+                self.trace.note(**{name: cut(array, tiles or tuple(filter(None, map(self.loaded.get, ("q", "k")))))})
 
     def check_watched(self) -> None:
         """Raise where a watched name is neither a local of what ran nor a tensor."""
@@ -308,41 +244,3 @@ class _Recorder(triton_hooks.Listener):
     def _line(self) -> str:
         frame = next(self.run.frames())
         return f"line {frame.f_lineno} of {frame.f_code.co_name}"
-
-
-_DTYPES = {"bf16": "bfloat16"}  # Triton's names where they are not torch's
-_VERBS = {"load": "read", "store": "write", "atomic": "change"}
-
-
-def _short(paths: Iterable[str]) -> dict[str, str]:
-    """{argument: name in the trace}: q_ptr and Q become q, unless that would give two arguments one name."""
-    short = {}
-    for path in paths:
-        name = next((path.removesuffix(ending) for ending in _ENDINGS if path.endswith(ending)), path)
-        short[path] = name.lower() if len(name) == 1 else name
-    return {path: name if list(short.values()).count(name) == 1 else path for path, name in short.items()}
-
-
-def _distinct(offsets: np.ndarray, chosen: np.ndarray) -> int:
-    """How many different offsets the chosen lanes have; a tile that lies in order, or transposed, needs no sorting."""
-    for lanes in (offsets[chosen], offsets.T[chosen.T]):
-        if (np.diff(lanes) > 0).all():
-            return len(lanes)
-    return len(np.unique(lanes))
-
-
-def _cut(value: np.ndarray, tiles: Sequence[_Tile]) -> np.ndarray:
-    """The value without what lies past the end in a ragged tile: as many rows, and columns, as the tiles of q and k have.
-
-    Where q's and k's blocks are of one size a value's rows are q's, and its columns are head_dim's if that is not split.
-    """
-    rows = {tile.block[0]: tile.rows for tile in reversed(tiles)}
-    cols = {tile.block[0]: tile.rows for tile in tiles} | {tile.block[1]: tile.cols for tile in tiles if tile.whole}
-    return value[tuple(slice(sizes.get(n, n)) for n, sizes in zip(value.shape, (rows, cols)))]
-
-
-def _stored(value: np.ndarray, chosen: np.ndarray, tile: _Tile) -> np.ndarray:
-    """What was stored to the tile, in the tensor's orientation."""
-    box = tuple(slice(lanes.min(), lanes.max() + 1) for lanes in np.nonzero(chosen))
-    stored = np.broadcast_to(value, chosen.shape)[box]
-    return stored.T if tile.turned else stored
