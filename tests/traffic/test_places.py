@@ -46,7 +46,7 @@ def test_a_partly_outside_or_unaligned_access_is_outside():
     "shape, per_row, rows, cols, at",
     [
         ((), False, 1, 1, (0, 0, 0, 0)),
-        ((7,), False, 7, 1, (0, 0, 3, 0)),
+        ((7,), False, 7, 1, (0, 0, 2, 0)),
         ((7, 5), False, 7, 5, (0, 0, 3, 2)),
         ((7, 5), True, 5, 1, (0, 3, 2, 0)),
         ((4, 7, 5), False, 7, 5, (0, 1, 3, 2)),
@@ -109,7 +109,8 @@ def test_values_lose_what_lies_past_the_end():
     assert shapes == {(): (), (4,): (3,), (4, 8): (3, 5), (4, 16): (3, 2), (16,): (2,), (16, 8): (2, 5), (7, 7): (7, 7)}
     part = k._replace(block=(8, 8), whole=False)  # k's rows are as many as a chunk of head_dim has columns
     assert cut(np.zeros((4, 8)), (q._replace(whole=False), part)).shape == (3, 2)
-    assert cut(np.zeros((4, 4)), (q._replace(block=(4, 4)), k._replace(block=(4, 4)))).shape == (3, 5)
+    square = (Tile(rows=rows, cols=1, block=(4, 4), whole=True) for rows in (3, 2))  # blocks of one size: q's rows, head_dim's columns
+    assert cut(np.zeros((4, 4)), tuple(square)).shape == (3, 1)
 
 
 def test_a_stored_value_has_the_tensor_s_orientation():
