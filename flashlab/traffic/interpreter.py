@@ -10,9 +10,10 @@ argument's last dimension, such as lse beside q, has one number a row. A tile th
 `bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
 as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.
 
-A compute event says which scores were worked on. It is written when the loop pass ends in which a tl.dot first met the
-tiles of arguments named q and k that were loaded last, with a result of their rows; outside loops, before the next such
-product, store or atomic. Kernels without such arguments or without tl.dot have none.
+A compute event says which scores were worked on: the rows of the tiles of arguments named q and k that were loaded last,
+once a tl.dot has a result of just those rows. It is written when the loop pass ends in which it was multiplied, or before
+the next such product, store or atomic if that is sooner, so its watched values are those after the update. Kernels
+without such arguments or without tl.dot have none.
 
 Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
 cast to float32 first, but arithmetic in them is refused. (A cast to bfloat16 cuts there, and does not round.)

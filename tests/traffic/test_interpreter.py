@@ -12,6 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlab.problem import AttentionProblem
@@ -707,6 +708,16 @@ def test_bfloat16_that_is_cast_after_the_load_is_traced():
     x, out = torch.randn(16, 16, device=DEVICE).bfloat16(), numbers(1)
     recorded = trace(narrow_kernel, 1, x, out, HOW="cast")
     assert recorded.bytes_loaded == 512 and abs(out.item() - 2 * x.double().sum().item()) < 1e-4
+
+
+@gluon.jit
+def gluon_kernel(x_ptr):
+    pass
+
+
+def test_a_gluon_kernel_has_no_interpreter():
+    with pytest.raises(TypeError, match=r"^kernel is gluon_kernel; trace runs a function under @triton.jit \(a Gluon kernel has no interpreter\)"):
+        trace(gluon_kernel, 1, X)
 
 
 def test_an_error_inside_the_kernel_comes_out_as_it_is():
