@@ -20,8 +20,8 @@ from flashlab.traffic.trace import Trace
 def count(target: str, arguments: Sequence[str] = ()) -> list[Trace]:
     """The trace of each launch of FILE.py:kernel, in order; `arguments` are the file's own command line.
 
-    Raises ValueError for a target that names no kernel, FileNotFoundError, LookupError where the kernel is not launched,
-    and whatever the file raises.
+    Raises LookupError for a target that names no kernel or one that the file does not launch, FileNotFoundError, and
+    whatever the file raises.
     """
     name, separator, kernel = target.rpartition(":")
     if not separator or not name or not kernel.isidentifier():

@@ -154,7 +154,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "{kernel} would {verb} memory ({line}), but none of its arguments is a tensor. Pass tensors, not addresses.",
     ),
     "trace_watch": (LookupError, "watch names {missing}, but {kernel} and its helpers have no such local. They have {allowed}."),
-    "count_target": (ValueError, "{given!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."),
+    "count_target": (LookupError, "{given!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."),
     "count_file": (FileNotFoundError, "there is no file {given}. Pass the path of a Python file that launches the kernel."),
     "count_none": (
         LookupError,

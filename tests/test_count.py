@@ -80,7 +80,7 @@ def test_a_kernel_that_is_not_launched(file):
 
 @pytest.mark.parametrize("target", ["softmax.py", "softmax.py:", ":kernel", "softmax.py:two words", ""])
 def test_a_target_that_names_no_kernel(target):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(LookupError) as caught:
         count(target)
     assert str(caught.value) == f"{target!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."
 

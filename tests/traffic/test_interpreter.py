@@ -476,14 +476,16 @@ def swapped_kernel(q_ptr, k_ptr, out_ptr):
     tl.dot(q, tl.trans(q))  # no k yet
     k = tl.load(k_ptr + tl.arange(0, 8)[:, None] * 32 + tl.arange(0, 32)[None, :])
     tl.dot(tl.trans(q), q)  # (32, 32): not of q's and k's rows
-    tl.dot(k, tl.trans(q))  # the scores, transposed
-    tl.dot(q, tl.trans(k))  # the same tiles again: nothing new
     tl.store(out_ptr, 1.0)
+    tl.dot(k, tl.trans(q))  # the scores, transposed
+    tl.store(out_ptr, 2.0)
+    tl.dot(q, tl.trans(k))  # the same tiles again: nothing new
+    tl.store(out_ptr, 3.0)
 
 
 def test_only_a_product_of_new_rows_of_q_and_k_is_a_compute_event():
     recorded = trace(swapped_kernel, 1, numbers(16, 32), numbers(8, 32), numbers(1))
-    assert [e.op for e in recorded] == ["load", "load", "compute", "store"]
+    assert [e.op for e in recorded] == ["load", "load", "store", "compute", "store", "store"]
     assert places(recorded, "compute") == [("compute", "scores", 0, 0, 16, 8, 0)]
 
 
