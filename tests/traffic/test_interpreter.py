@@ -426,6 +426,32 @@ def test_fused_softmax_moves_each_number_once_each_way():
         np.testing.assert_array_equal(values["shifted"][:7], (x[row] - x[row].max()).cpu())  # a helper's helper's local
 
 
+@triton.jit
+def running_sum(x_ptr, total, n):
+    for i in range(n):
+        total += tl.load(x_ptr + i)
+    return total
+
+
+@triton.jit
+def sum_kernel(x_ptr, out_ptr, n):
+    total = 100.0
+    total = running_sum(x_ptr, total, n)
+    tl.store(out_ptr, total)
+    tl.store(out_ptr + 1, total)
+
+
+def test_a_watched_value_is_that_of_the_innermost_function_and_is_kept_where_it_changed():
+    out = torch.zeros(2, device=DEVICE)
+    recorded = trace(sum_kernel, 1, numbers(4) + 1, out, 4, watch="total")
+    assert {step: values["total"].item() for step, values in recorded.values.items()} == {0: 100, 1: 101, 2: 103, 3: 106, 4: 110}
+    assert len(recorded) == 6 and out.tolist() == [110, 110]
+
+
+def test_a_pointer_is_no_value():
+    assert trace(add_kernel, 1, numbers(4), numbers(4), numbers(4), 4, BLOCK=4, watch="x_ptr").values == {}
+
+
 def test_a_missing_watched_name_is_listed():
     x = numbers(2, 4)
     with pytest.raises(LookupError) as caught:
@@ -480,13 +506,29 @@ def swapped_kernel(q_ptr, k_ptr, out_ptr):
     tl.dot(k, tl.trans(q))  # the scores, transposed
     tl.store(out_ptr, 2.0)
     tl.dot(q, tl.trans(k))  # the same tiles again: nothing new
-    tl.store(out_ptr, 3.0)
+    tl.store(k_ptr + tl.arange(0, 8)[:, None] * 32 + tl.arange(0, 32)[None, :], k)
+    tl.dot(q, tl.trans(k))  # a store loads nothing
 
 
 def test_only_a_product_of_new_rows_of_q_and_k_is_a_compute_event():
     recorded = trace(swapped_kernel, 1, numbers(16, 32), numbers(8, 32), numbers(1))
     assert [e.op for e in recorded] == ["load", "load", "store", "compute", "store", "store"]
     assert places(recorded, "compute") == [("compute", "scores", 0, 0, 16, 8, 0)]
+
+
+@triton.jit
+def other_kernel(q_ptr, k_ptr, w_ptr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    if tl.program_id(0) == 0:
+        right = tl.load(k_ptr + at)
+    else:
+        right = tl.load(w_ptr + at)
+    tl.dot(tl.load(q_ptr + at), tl.trans(right))
+
+
+def test_what_another_program_loaded_does_not_count():
+    recorded = trace(other_kernel, 2, *(numbers(16, 16) for _ in range(3)))
+    assert [(e.op, e.program) for e in recorded if e.op == "compute"] == [("compute", 0)]
 
 
 # -- FlashAttention ---------------------------------------------------------------------------------------------------------------
@@ -615,7 +657,9 @@ def test_the_tile_loop_finds_a_forgotten_rescale_in_a_kernel():
 
 def test_a_trace_of_several_heads_survives_json():
     recorded, _ = flash(AttentionProblem(17, 17, 16, batch=2, heads=2), 16, 16, watch="row_max")
-    assert {(e.batch, e.head) for e in recorded} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    heads = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(e.batch, e.head) for e in recorded if e.op == "compute"] == [head for head in heads for _ in range(4)]
+    assert [(e.batch, e.head) for e in recorded if e.tensor == "lse"] == [head for head in heads for _ in range(2)]
     assert list(Trace.from_json(recorded.to_json())) == list(recorded)
 
 

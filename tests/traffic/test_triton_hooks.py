@@ -213,8 +213,8 @@ def test_launches_are_seen_and_go_on_only_where_wanted():
 def test_compiling_ahead_is_no_launch():
     seen = []
     with triton_hooks.launches(seen.append):
-        kernel.run(torch.ones(8, device=DEVICE), torch.zeros(2, device=DEVICE), 8, BLOCK=4, grid=(2,), warmup=True)
-    assert seen == []
+        compiled = kernel.run(torch.ones(8, device=DEVICE), torch.zeros(2, device=DEVICE), 8, BLOCK=4, grid=(2,), warmup=True)
+    assert seen == [] and (compiled is None) == (runtime.mode() == "interpreter")
 
 
 def test_an_autotuned_kernel_is_launched_with_its_first_configuration():
