@@ -133,7 +133,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "grid is {given}; it must be one to three whole numbers of at least 0, or a function that returns them. Pass e.g."
         " (4,).",
     ),
-    "trace_argument": (TypeError, "{kernel} takes no argument {given}. It takes {allowed}."),
+    "trace_argument": (TypeError, "{kernel} takes no argument {given}. Its parameters are {allowed}."),
     "trace_missing": (
         TypeError,
         "{kernel} was not given {missing}; {why}. Pass each by name, e.g. trace({kernel}, grid, ..., {example}=64).",

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,7 +33,7 @@ _HOOK = "__flashlab__"  # what a rewritten kernel calls; in its module only whil
 
 
 class Listener:
-    """What `interpret` tells, and asks; the tracer overrides all of it."""
+    """What a Run tells and asks; whoever listens overrides what it needs."""
 
     def address(self, name: str, tensor: object) -> int:
         """The address that the kernel shall see for this tensor argument."""

@@ -692,9 +692,9 @@ X = numbers(4)
             TypeError,
             "add_kernel was not given BLOCK; every parameter needs a value. Pass each by name, e.g. trace(add_kernel, grid, ..., BLOCK=64).",
         ),
-        (lambda: trace(scalar_kernel, 1, X, X, 3), TypeError, "scalar_kernel takes no argument number 3. It takes x_ptr, out_ptr."),
-        (lambda: trace(scalar_kernel, 1, X, X, BLOCK=3), TypeError, "scalar_kernel takes no argument BLOCK. It takes x_ptr, out_ptr."),
-        (lambda: trace(scalar_kernel, 1, X, x_ptr=X), TypeError, "scalar_kernel takes no argument x_ptr twice. It takes x_ptr, out_ptr."),
+        (lambda: trace(scalar_kernel, 1, X, X, 3), TypeError, "scalar_kernel takes no argument number 3. Its parameters are x_ptr, out_ptr."),
+        (lambda: trace(scalar_kernel, 1, X, X, BLOCK=3), TypeError, "scalar_kernel takes no argument BLOCK. Its parameters are x_ptr, out_ptr."),
+        (lambda: trace(scalar_kernel, 1, X, x_ptr=X), TypeError, "scalar_kernel takes no argument x_ptr twice. Its parameters are x_ptr, out_ptr."),
         (
             lambda: trace(add_kernel.fn, 1, X, X, X, 4, BLOCK=4),
             TypeError,
