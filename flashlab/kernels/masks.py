@@ -37,16 +37,15 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.kernels.primitives import tanh
+from flashlab.kernels.primitives import INF, tanh
 from flashlab.problem import error
 
 FUNCTIONS = {"visible": 4, "key_range": 6, "query_range": 6, "score": 5, "dscore": 5}  # arguments before the mask's own
 
 
 @triton.jit
-def some_of_everything(batch, head, first, last, begin, end):
-    """The range of a mask that gives none: visit everything, and look at each score."""
-    return begin, end, begin, begin
+def no_function():
+    """Stands where a mask gives no function; never called."""
 
 
 class MaskFunctions(NamedTuple):
@@ -54,6 +53,8 @@ class MaskFunctions(NamedTuple):
 
     limits: tuple = ()  # whether mask m has `visible`
     rescores: tuple = ()  # whether mask m has `score`
+    key_ranged: tuple = ()  # whether mask m has `key_range`; without it every tile is visited and compared
+    query_ranged: tuple = ()  # whether mask m has `query_range`
     visible: tuple = ()
     key_range: tuple = ()
     query_range: tuple = ()
@@ -67,19 +68,18 @@ class MaskFunctions(NamedTuple):
 
 @cache
 def _digest(functions: MaskFunctions) -> str:
-    names = [f"{f.__name__}-{getattr(f, 'cache_key', id(f))}" for kind in functions[2:] for f in kind]
-    return f"MaskFunctions({functions[0]}, {functions[1]}, {names})"
+    names = [f"{f.__name__}-{getattr(f, 'cache_key', id(f))}" for kind in functions[4:] for f in kind]
+    return f"MaskFunctions({functions[:4]}, {names})"
 
 
 # -- what the kernels call --------------------------------------------------------------------------------------------
 @triton.jit
-def visible(masks: tl.constexpr, params, batch, head, i, j):
-    """Whether query i sees key j, for all joined masks."""
-    see = j >= 0
+def hide(masks: tl.constexpr, params, scores, batch, head, i, j):
+    """The scores with -inf where any of the joined masks hides key j from query i."""
     for m in tl.static_range(len(masks.limits)):
         if masks.limits[m]:
-            see = see & masks.visible[m](batch, head, i, j, *params[m])
-    return see
+            scores = tl.where(masks.visible[m](batch, head, i, j, *params[m]), scores, -INF)
+    return scores
 
 
 @triton.jit
@@ -87,9 +87,11 @@ def key_range(masks: tl.constexpr, params, batch, head, first, last, begin, end)
     """What all joined masks leave of the keys for queries first to last: (lo, hi, full_lo, full_hi)."""
     lo, hi, full_lo, full_hi = begin, end, begin, end
     for m in tl.static_range(len(masks.limits)):
-        if masks.limits[m]:
+        if masks.key_ranged[m]:
             a, b, c, d = masks.key_range[m](batch, head, first, last, begin, end, *params[m])
             lo, hi, full_lo, full_hi = tl.maximum(lo, a), tl.minimum(hi, b), tl.maximum(full_lo, c), tl.minimum(full_hi, d)
+        elif masks.limits[m]:
+            full_hi = begin
     return lo, hi, full_lo, full_hi
 
 
@@ -98,9 +100,11 @@ def query_range(masks: tl.constexpr, params, batch, head, first, last, begin, en
     """What all joined masks leave of the queries for keys first to last: (lo, hi, full_lo, full_hi)."""
     lo, hi, full_lo, full_hi = begin, end, begin, end
     for m in tl.static_range(len(masks.limits)):
-        if masks.limits[m]:
+        if masks.query_ranged[m]:
             a, b, c, d = masks.query_range[m](batch, head, first, last, begin, end, *params[m])
             lo, hi, full_lo, full_hi = tl.maximum(lo, a), tl.minimum(hi, b), tl.maximum(full_lo, c), tl.minimum(full_hi, d)
+        elif masks.limits[m]:
+            full_hi = begin
     return lo, hi, full_lo, full_hi
 
 
@@ -154,7 +158,7 @@ class MaskKind:
         return f"<mask {self.__name__}: {', '.join(self.given)}; {self.parameters} parameter(s)>"
 
 
-_INTERPRETED = type(some_of_everything)
+_INTERPRETED = type(no_function)
 
 
 def register(source: type) -> MaskKind:
@@ -214,9 +218,8 @@ NOTHING = MaskFunctions()
 @cache
 def _functions(names: str) -> MaskFunctions:
     given = [KINDS[name.rsplit(":", 1)[0]].given for name in names.split("&")]
-    default = {"key_range": some_of_everything, "query_range": some_of_everything}
-    functions = {kind: tuple(g.get(kind, default.get(kind, some_of_everything)) for g in given) for kind in FUNCTIONS}
-    return MaskFunctions(tuple("visible" in g for g in given), tuple("score" in g for g in given), **functions)
+    flags = ([name in g for g in given] for name in ("visible", "score", "key_range", "query_range"))
+    return MaskFunctions(*map(tuple, flags), **{name: tuple(g.get(name, no_function) for g in given) for name in FUNCTIONS})
 
 
 def without_slope(names: str) -> list[str]:

@@ -31,7 +31,8 @@ class Layout(NamedTuple):
     padded: int  # head_dim up to the next power of two, at least 16: what tl.dot takes
     index: tl.dtype  # of offsets inside a tile: int64 only where a tile spans 2³¹ elements
     dot: tl.dtype  # dtype of the products' operands: the tensors' own, but float32 for bfloat16 in the interpreter
-    descriptors: bool  # q, k and v come as tensor descriptors (TMA), not pointers
+    ragged: bool  # the last tile of queries or of keys passes the end
+    descriptors: bool  # what is loaded in a loop comes as tensor descriptors (TMA), not pointers
 
 
 @triton.jit
@@ -46,7 +47,7 @@ def softmax_update(scores, row_max, row_sum, unit):
 
 @triton.jit
 def load_tile(x, strides, batch, head, start, n, BLOCK: tl.constexpr, BOUNDED: tl.constexpr, LAYOUT: tl.constexpr):
-    """Rows start to start + BLOCK of one head: (BLOCK, padded), zero outside the tensor. BOUNDED: rows may pass n."""
+    """Rows start to start + BLOCK of one head: (BLOCK, padded), zero outside the tensor. BOUNDED: this may be the last tile."""
     PADDED: tl.constexpr = LAYOUT.padded
     if LAYOUT.descriptors:
         tile = x.load([batch, head, start, 0]).reshape(BLOCK, PADDED)
@@ -54,9 +55,9 @@ def load_tile(x, strides, batch, head, start, n, BLOCK: tl.constexpr, BOUNDED: t
         rows, cols = tl.arange(0, BLOCK).to(LAYOUT.index), tl.arange(0, PADDED).to(LAYOUT.index)
         first = x + batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1] + start.to(tl.int64) * strides[2]
         at = first + (rows[:, None] * strides[2] + cols[None, :] * strides[3])
-        if BOUNDED and LAYOUT.padded != LAYOUT.head_dim:
+        if BOUNDED and LAYOUT.ragged and LAYOUT.padded != LAYOUT.head_dim:
             tile = tl.load(at, mask=(start + rows[:, None] < n) & (cols[None, :] < LAYOUT.head_dim), other=0.0)
-        elif BOUNDED:
+        elif BOUNDED and LAYOUT.ragged:
             tile = tl.load(at, mask=start + rows[:, None] < n, other=0.0)
         elif LAYOUT.padded != LAYOUT.head_dim:
             tile = tl.load(at, mask=cols[None, :] < LAYOUT.head_dim, other=0.0)

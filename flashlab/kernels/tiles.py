@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlab import runtime
 from flashlab.kernels.primitives import Layout
@@ -19,19 +20,24 @@ DESCRIPTORS_SINCE = 90  # sm_90 brought TMA
 
 
 class Tile(NamedTuple):
-    """Rows of a query tile and of a key tile, warps of a program, and tiles in flight at once."""
+    """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers."""
 
     block_q: int
     block_k: int
     warps: int
     stages: int
+    registers: int | None = None
+
+    def options(self) -> dict:
+        """What a launch takes besides the kernel's own arguments."""
+        return {"BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 class BackwardTiles(NamedTuple):
-    """The tiles of the backward kernels; of delta's only block_q and warps count."""
+    """The tiles of the backward kernels; of delta's only block_q and warps count. Two tiles for keys: dk and dv apart."""
 
     delta: Tile
-    keys: Tile
+    keys: tuple[Tile, ...]
     queries: Tile
     fused: Tile
 
@@ -49,12 +55,12 @@ FORWARD = {
     (90, 256): Tile(128, 64, 8, 2),
 }
 BACKWARD = {
-    (80, 64): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-    (80, 128): (Tile(32, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
-    (80, 256): (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    (90, 64): (Tile(64, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
-    (90, 128): (Tile(64, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
-    (90, 256): (Tile(32, 64, 8, 2), Tile(64, 32, 8, 2), Tile(32, 64, 8, 2)),
+    (80, 64): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    (80, 128): ((Tile(32, 64, 4, 2),), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
+    (80, 256): ((Tile(32, 32, 4, 1),), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (90, 64): ((Tile(64, 64, 4, 3),), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
+    (90, 128): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 128, 8, 2)),
+    (90, 256): ((Tile(64, 128, 8, 1), Tile(64, 128, 8, 2)), Tile(128, 64, 8, 1), Tile(32, 64, 8, 2)),
 }
 BACKWARD_FLOAT32 = Tile(16, 16, 4, 1)
 FORWARD_FLOAT32 = {64: Tile(32, 32, 4, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 16, 4, 1)}
@@ -80,6 +86,7 @@ def forward_tile(q: torch.Tensor) -> Tile:
     return forward_tile_for(architecture(q.device), q.shape[3], q.dtype == torch.float32)
 
 
+@cache
 def forward_tile_for(arch: int, head_dim: int, float32: bool) -> Tile:
     if arch == 0:
         return INTERPRETED
@@ -93,38 +100,55 @@ def backward_tiles(q: torch.Tensor) -> BackwardTiles:
     return backward_tiles_for(architecture(q.device), q.shape[3], q.dtype == torch.float32)
 
 
+@cache
 def backward_tiles_for(arch: int, head_dim: int, float32: bool) -> BackwardTiles:
     if arch == 0:
-        return BackwardTiles(*4 * (INTERPRETED,))
-    return BackwardTiles(DELTA, *(3 * (BACKWARD_FLOAT32,) if float32 else look_up(BACKWARD, arch, head_dim)))
+        return BackwardTiles(INTERPRETED, (INTERPRETED,), INTERPRETED, INTERPRETED)
+    if float32:
+        return BackwardTiles(DELTA, (BACKWARD_FLOAT32,), BACKWARD_FLOAT32, BACKWARD_FLOAT32)
+    return BackwardTiles(DELTA, *look_up(BACKWARD, arch, head_dim))
 
 
-def layout(*tensors: torch.Tensor, block: int, described: int = 0) -> Layout:
-    """What a kernel must know of these tensors, all of one head_dim; the first `described` may come as descriptors."""
-    first = tensors[0]
-    head_dim = first.shape[3]
+def layout(described: tuple, others: tuple, n_q: int, n_k: int, tile: Tile) -> Layout:
+    """What a kernel must know of these tensors; the `described` ones may come as descriptors."""
+    aligned = all(x.data_ptr() % DESCRIPTOR_ALIGNMENT == 0 for x in described)
+    first = (described or others)[0]
+    views = tuple((tuple(x.shape), x.stride()) for x in described)
+    return _layout(architecture(first.device), first.dtype, first.shape[3], views, tuple(x.stride() for x in others), aligned, n_q, n_k, tile)
+
+
+@cache
+def _layout(arch, dtype, head_dim, views, strides, aligned, n_q, n_k, tile) -> Layout:
     padded = max(triton.next_power_of_2(head_dim), SMALLEST_DOT)
-    wide = any(block * x.stride(2) + padded * x.stride(3) >= OFFSETS for x in tensors)
-    dot = getattr(tl, {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[first.dtype])
-    arch = architecture(first.device)
+    rows = max(tile.block_q, tile.block_k)
+    wide = any(rows * s[2] + padded * s[3] >= OFFSETS for s in (*strides, *(s for _, s in views)))
+    dot = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
     if arch == 0 and dot is tl.bfloat16:
         dot = tl.float32  # the interpreter's bfloat16 products are wrong; its conversions are right
-    descriptors = described > 0 and arch >= DESCRIPTORS_SINCE and all(map(can_be_described, tensors[:described]))
-    return Layout(head_dim, padded, tl.int64 if wide else tl.int32, dot, descriptors)
+    ragged = n_q % tile.block_q > 0 or (tile.block_k > 0 and n_k % tile.block_k > 0)
+    descriptors = arch >= DESCRIPTORS_SINCE and aligned and len(views) > 0 and all(can_be_described(dtype, *view) for view in views)
+    return Layout(head_dim, padded, tl.int64 if wide else tl.int32, dot, ragged, descriptors)
 
 
-def can_be_described(x: torch.Tensor) -> bool:
-    """Whether TMA can read x: 16-bit elements, rows without gaps, start and strides on 16 bytes, nothing empty or expanded."""
-    strides = [stride * x.element_size() for stride, size in zip(x.stride()[:3], x.shape[:3]) if size > 1]
-    aligned = all(stride > 0 and stride % DESCRIPTOR_ALIGNMENT == 0 for stride in (*strides, x.data_ptr() or 1))
-    return x.element_size() == 2 and aligned and x.numel() > 0 and x.stride(3) == 1
+def can_be_described(dtype: torch.dtype, shape: tuple, strides: tuple) -> bool:
+    """Whether TMA can read such a tensor: 16-bit elements, rows without gaps, strides on 16 bytes, nothing empty or expanded."""
+    steps = [stride * dtype.itemsize for stride, size in zip(strides[:3], shape[:3]) if size > 1]
+    aligned = all(step > 0 and step % DESCRIPTOR_ALIGNMENT == 0 for step in steps)
+    return dtype.itemsize == 2 and aligned and 0 not in shape and strides[3] == 1
 
 
 def describe(x: torch.Tensor, block: int):
     """A tensor descriptor of x that loads `block` rows of one head at once."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
+    shape, strides = tuple(x.shape), x.stride()
+    return TensorDescriptor(x, shape, _steps(shape, strides), _block(shape[3], block))
 
-    padded = max(triton.next_power_of_2(x.shape[3]), SMALLEST_DOT)
-    whole = triton.cdiv(x.shape[3], DESCRIPTOR_ALIGNMENT) * DESCRIPTOR_ALIGNMENT  # any valid stride, where the size is 1
-    strides = [stride if size > 1 else whole for stride, size in zip(x.stride()[:3], x.shape[:3])]
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, block, padded])
+
+@cache
+def _steps(shape: tuple, strides: tuple) -> tuple:
+    whole = -(-shape[3] // DESCRIPTOR_ALIGNMENT) * DESCRIPTOR_ALIGNMENT  # any valid stride, where the size is 1
+    return (*(stride if size > 1 else whole for stride, size in zip(strides[:3], shape[:3])), 1)
+
+
+@cache
+def _block(head_dim: int, block: int) -> list:
+    return [1, 1, block, max(triton.next_power_of_2(head_dim), SMALLEST_DOT)]
