@@ -36,6 +36,8 @@ HOMES = {
     "predict": "flashlab.notebook",
     "show": "flashlab.notebook",
     "source": "flashlab.notebook",
+    "attention": "flashlab.kernels.api",
+    "trace": "flashlab.traffic.interpreter",
     "compare": "flashlab.notebook",
     "without": "flashlab.notebook",
     "quiz": "flashlab.widgets.quiz",

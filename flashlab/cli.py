@@ -1,4 +1,4 @@
-"""The `flashlab` command: lab, doctor, reset, record.
+"""The `flashlab` command: lab, doctor, reset, record, count.
 
 Each subcommand imports what it needs when it is called. A fault that the course knows (flashlab.problem.ERRORS) is one
 line on stderr and exit status 2.
@@ -36,6 +36,11 @@ def parser() -> argparse.ArgumentParser:
     record = commands.add_parser("record", help="run lessons on a GPU and store what they show, for authors")
     record.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
     record.set_defaults(call=run_record)
+
+    count = commands.add_parser("count", help="count the bytes of a Triton kernel in your own file")
+    count.add_argument("target", metavar="FILE.py:kernel")
+    count.add_argument("arguments", nargs="*", help="after --: the file's own command line")
+    count.set_defaults(call=run_count)
     return root
 
 
@@ -74,6 +79,12 @@ def run_record(options: argparse.Namespace) -> int:
 
     record(options.notebooks)
     return 0
+
+
+def run_count(options: argparse.Namespace) -> int:
+    from flashlab.count import report
+
+    return report(options.target, options.arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:

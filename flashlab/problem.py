@@ -125,6 +125,83 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
     "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
     "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
+    "trace_kernel": (
+        TypeError,
+        "kernel is {given}; trace runs a function under @triton.jit (a Gluon kernel has no interpreter). Pass the kernel"
+        " itself, without [grid].",
+    ),
+    "trace_grid": (
+        ValueError,
+        "grid is {given}; it must be one to three whole numbers of at least 0, or a function that returns them. Pass e.g."
+        " (4,).",
+    ),
+    "trace_argument": (TypeError, "{kernel} takes no argument {given}. Its parameters are {allowed}."),
+    "trace_missing": (
+        TypeError,
+        "{kernel} was not given {missing}; {why}. Pass each by name, e.g. trace({kernel}, grid, ..., {example}=64).",
+    ),
+    "trace_narrow": (
+        TypeError,
+        "{kernel} computes in {given} ({line}), where Triton's interpreter gives wrong numbers without saying so. Cast to"
+        " float32 right after the load, or trace with float16 tensors, which move the same bytes as bfloat16.",
+    ),
+    "trace_outside": (
+        IndexError,
+        "program {program} of {kernel} would {verb} {tensor} at element offset {offset:,} ({line}), but {tensor}, of shape"
+        " {shape} and strides {strides}, has no such element; {outside:,} of the {lanes:,} lanes that no mask switches off"
+        " are outside. Mask them off, e.g. mask=index < n.",
+    ),
+    "trace_no_tensor": (
+        TypeError,
+        "{kernel} would {verb} memory ({line}), but none of its arguments is a tensor. Pass tensors, not addresses.",
+    ),
+    "trace_watch": (LookupError, "watch names {missing}, but {kernel} and its helpers have no such local. They have {allowed}."),
+    "count_target": (LookupError, "{given!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."),
+    "count_file": (FileNotFoundError, "there is no file {given}. Pass the path of a Python file that launches the kernel."),
+    "count_none": (
+        LookupError,
+        "{file} launched no kernel called {kernel}; it launched {launched}. Add a launch to the file, under"
+        " if __name__ == '__main__' if you like: it is run as a program.",
+    ),
+    "kernel_dtype": (TypeError, "{argument} has dtype {given}; the kernels take float16, bfloat16 and float32. Convert it first, e.g. {argument}.half()."),
+    "dtype_differs": (TypeError, "{argument} has dtype {given}, but q has {needed}; q, k and v need the same dtype. Convert it: {argument}.to(q.dtype)."),
+    "device_differs": (ValueError, "{argument} is on {given}, but q is on {needed}; q, k and v need the same device. Move it: {argument}.to(q.device)."),
+    "kernel_device": (ValueError, "q is on {given}, but Triton kernels run on the GPU here. Move q, k and v there: q.cuda()."),
+    "head_dim_large": (ValueError, "head_dim is {given}; the kernels take at most {most}. Split the heads into smaller ones."),
+    "backend": (ValueError, "backend is {given!r}; it must be one of {allowed}. Leave it out to get the fastest that fits."),
+    "sink": (
+        ValueError,
+        "sink has shape {given} on {device}; it must be one number for each query head, shape {needed}, on {place}. Pass e.g."
+        " torch.zeros(heads, device=q.device).",
+    ),
+    "double_backward": (
+        RuntimeError,
+        "a second derivative was asked for, but {given} has none. Drop create_graph=True, or use"
+        " flashlab.kernels.standard, which PyTorch can differentiate twice.",
+    ),
+    "mask": (
+        TypeError,
+        "mask is of type {given}; it must be a Mask, e.g. masks.window(128, 0), or two joined by &. For one given as a"
+        " tensor write a visible() that loads it: see flashlab/kernels/masks.py.",
+    ),
+    "mask_function": (TypeError, "the mask {mask} defines {given}, which no kernel calls. A mask may define {allowed}."),
+    "mask_empty": (TypeError, "the mask {mask} defines neither visible nor score, so it does nothing. Define one, under @triton.jit."),
+    "mask_arguments": (
+        TypeError,
+        "the functions of the mask {mask} do not end with the same parameters. Each takes the kernel's arguments first"
+        " ({needed}), then the mask's own parameters.",
+    ),
+    "mask_params": (TypeError, "the mask {mask} was given {given} parameter(s), but its functions take {needed}. Pass {needed}."),
+    "mask_value": (TypeError, "a parameter of the mask {mask} is of type {given}; it must be an int, a float or a tensor. Convert it first."),
+    "mask_no_dscore": (
+        RuntimeError,
+        "the mask {mask} changes scores but defines no dscore, so it has no gradient. Define dscore, the derivative of its score.",
+    ),
+    "mask_gradient": (
+        ValueError,
+        "a tensor of shape {given} in mask needs a gradient, but masks give none to their tensors. Pass it detached: tensor.detach().",
+    ),
+    "mask_device": (ValueError, "a tensor in mask is on {given}, but q is on {needed}; both need the same device. Move it: tensor.to(q.device)."),
 }
 
 

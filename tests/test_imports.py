@@ -37,6 +37,7 @@ RULES = {
     "lab": {"copies", "runtime"},
     "record": {"copies", "runtime"},
     "smoke": {"runtime"},
+    "count": {"traffic"},
     "__init__": {"runtime"},
     "notebook": set(),
     "cli": set(),

@@ -1,0 +1,175 @@
+"""attention(): the kernels behind one function, as operators of torch that autograd, torch.compile and export understand.
+
+An operator of torch takes tensors, numbers and strings, no Python objects. So a mask travels as its registered name, its
+numbers and its tensors (Mask.encode), and the operator looks the functions up (masks.decode). Each operator has three
+parts: what it does, what shapes it returns (for tracing without data), and its derivative.
+
+Unlike torch's scaled_dot_product_attention: causal is aligned to the bottom right, lse can be returned and has a
+gradient, masks are functions, and a row that sees no key gives 0. Does not handle: dropout, double backward.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from flashlab import runtime
+from flashlab.kernels import masks
+from flashlab.kernels.backward import backward
+from flashlab.kernels.forward import forward
+from flashlab.kernels.masks import Mask
+from flashlab.kernels.standard import _sizes
+from flashlab.problem import error
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+LARGEST_HEAD_DIM = 256
+BACKENDS = ("auto", "triton")
+NO_MASK = Mask()
+CAUSAL = masks.causal()
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Mask | None = None,
+    sink: torch.Tensor | None = None,
+    return_lse: bool = False,
+    deterministic: bool = True,
+    backend: str = "auto",
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """o (batch, heads, n_q, head_dim) from q of that shape and k, v (batch, kv_heads, n_k, head_dim); float16, bfloat16, float32.
+
+    Any sizes and strides; heads must be a multiple of kv_heads, head_dim at most 256. `causal` is aligned to the bottom
+    right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,) is one more score
+    in each row's sum, without a value. `return_lse` adds lse (batch, heads, n_q), float32, the natural log of each row's
+    Σ exp(score); it has a gradient. `deterministic=False` lets the backward pass use atomics: dq may differ in its last
+    bits from run to run. Raises ValueError or TypeError naming the argument.
+
+    >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
+    >>> attention(q, k, v, causal=True).shape
+    torch.Size([1, 2, 3, 8])
+    """
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
+    _check(q, k, v, mask, sink, backend)
+    mask = NO_MASK if mask is None else mask
+    names, numbers, tensors = (CAUSAL & mask if causal else mask).encode()
+    _check_tensors(q, tensors)
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+    o, lse = torch.ops.flashlab.attention_forward(q, k, v, sink, scale, names, numbers, tensors, deterministic)
+    return (o, lse) if return_lse else o
+
+
+# -- the operators ----------------------------------------------------------------------------------------------------
+LIBRARY = torch.library.Library("flashlab", "FRAGMENT")
+MASK = "float scale, str mask, float[] numbers, Tensor[] tensors, bool deterministic"
+LIBRARY.define(f"attention_forward(Tensor q, Tensor k, Tensor v, Tensor? sink, {MASK}) -> (Tensor o, Tensor lse)")
+LIBRARY.define(
+    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor do, Tensor? dlse, Tensor? sink,"
+    f" {MASK}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)"
+)
+
+
+def _on_device_of(function):
+    """Launch on the tensors' GPU, also where another one is current."""
+
+    def launch(q, *arguments):
+        if q.is_cuda and q.device.index != torch.cuda.current_device():
+            with torch.cuda.device(q.device):
+                return function(q, *arguments)
+        return function(q, *arguments)
+
+    return launch
+
+
+@_on_device_of
+def _forward(q, k, v, sink, scale, mask, numbers, tensors, deterministic):
+    if not q.is_cuda and runtime.mode() == "cuda":
+        raise error("kernel_device", given=q.device)
+    return forward(q, k, v, *masks.decode(mask, numbers, tensors), scale, sink)
+
+
+@_on_device_of
+def _backward(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, deterministic):
+    missing = masks.without_slope(mask)
+    if missing:
+        raise error("mask_no_dscore", mask=missing[0])
+    functions, params = masks.decode(mask, numbers, tensors)
+    dq, dk, dv, delta = backward(q, k, v, o, lse, do, dlse, functions, params, scale, fused=not deterministic)
+    if sink is None:
+        return dq, dk, dv, q.new_empty(0)
+    weights = torch.exp(sink.float()[:, None] - lse).masked_fill(lse == -torch.inf, 0)  # of the sink, in each row
+    return dq, dk, dv, -(weights * delta).sum((0, 2)).to(sink.dtype)
+
+
+LIBRARY.impl("attention_forward", _forward, "CompositeExplicitAutograd")
+LIBRARY.impl("attention_backward", _backward, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("flashlab::attention_forward", lib=LIBRARY)
+def _forward_shapes(q, k, v, sink, scale, mask, numbers, tensors, deterministic):
+    return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.register_fake("flashlab::attention_backward", lib=LIBRARY)
+def _backward_shapes(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, deterministic):
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), q.new_empty(0) if sink is None else torch.empty_like(sink)
+
+
+def _keep(ctx, inputs, output):
+    q, k, v, sink, *ctx.rest = inputs
+    ctx.save_for_backward(q, k, v, sink, *output, *inputs[7])
+    ctx.rest[3] = None  # the mask's tensors are saved with the others
+    ctx.set_materialize_grads(False)
+
+
+def _derivative(ctx, do, dlse):
+    q, k, v, sink, o, lse, *tensors = ctx.saved_tensors
+    scale, mask, numbers, _, deterministic = ctx.rest
+    do = torch.zeros_like(o) if do is None else do
+    dq, dk, dv, dsink = torch.ops.flashlab.attention_backward(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, deterministic)
+    nothing = None if numbers else []  # torch takes an empty list for a list of tensors, and wants one back
+    return dq, dk, dv, None if sink is None else dsink, None, None, nothing, [None] * len(tensors), None
+
+
+def _no_second_derivative(ctx, *gradients):
+    raise error("double_backward", given="attention's backward pass")
+
+
+torch.library.register_autograd("flashlab::attention_forward", _derivative, setup_context=_keep, lib=LIBRARY)
+torch.library.register_autograd("flashlab::attention_backward", _no_second_derivative, lib=LIBRARY)
+
+
+# -- what can be wrong ------------------------------------------------------------------------------------------------
+def _check(q, k, v, mask, sink, backend) -> None:
+    heads = _sizes(q, k, v)[1]
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype not in DTYPES:
+            raise error("kernel_dtype", argument=name, given=x.dtype)
+        if x.dtype != q.dtype:
+            raise error("dtype_differs", argument=name, given=x.dtype, needed=q.dtype)
+        if x.device != q.device:
+            raise error("device_differs", argument=name, given=x.device, needed=q.device)
+    if q.shape[3] > LARGEST_HEAD_DIM:
+        raise error("head_dim_large", given=q.shape[3], most=LARGEST_HEAD_DIM)
+    if q.shape[3] == 0:
+        raise error("size", argument="head_dim", given=0, least=1)
+    if mask is not None and not isinstance(mask, Mask):
+        raise error("mask", given=type(mask).__name__)
+    if sink is not None and (sink.shape != (heads,) or sink.device != q.device):
+        raise error("sink", given=tuple(sink.shape), device=sink.device, needed=(heads,), place=q.device)
+    if backend not in BACKENDS:
+        raise error("backend", given=backend, allowed=", ".join(BACKENDS))
+
+
+def _check_tensors(q, tensors) -> None:
+    for x in tensors:
+        if x.requires_grad:
+            raise error("mask_gradient", given=tuple(x.shape))
+        if x.device != q.device:
+            raise error("mask_device", given=x.device, needed=q.device)

@@ -1,0 +1,273 @@
+"""FlashAttention-2's backward pass in Triton: the weights are computed again from q, k and lse, tile by tile.
+
+Source: Dao 2023, Algorithm 2; Dao et al. 2022, appendix B.2 for delta.
+
+Two variants. Deterministic: `keys_kernel` owns a tile of keys and loops over queries, for dk and dv; `queries_kernel`
+owns a tile of queries and loops over keys, for dq. Each gradient has one writer, so no atomics, and the same bits every
+time; the price is that scores and dweights are computed twice, 7 matrix products instead of 5. Fused: `keys_kernel`
+with FUSED=True also adds its share of dq to a float32 buffer by atomics, 5 products; the order of the additions, and
+with it the last bits of dq, changes from run to run.
+
+With weights = exp(scores - lse), dweights = do · vᵀ and delta = rowsum(do · o) - dlse:
+
+    dscores = weights · (dweights - delta)    dv = weightsᵀ · do    dk = scale · dscoresᵀ · q    dq = scale · dscores · k
+
+Unlike forward.py: no running maximum, since lse is known. Does not handle: double backward, gradients of mask tensors.
+
+Traffic, in elements: delta reads o and do once; a keys program reads its k and v, writes dk and dv, and reads q, do, lse
+and delta of the tiles that see it; a queries program reads its q, do, lse and delta, writes dq, and reads k and v of the
+tiles it sees. Fused: dq in float32 is zeroed, added to once a tile pair, read once, and written once in q's dtype.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from flashlab.kernels.masks import hide, key_range, query_range, rescore, rescore_slope
+from flashlab.kernels.primitives import INF, LOG2_E, load_tile, store_tile, tile_edges
+from flashlab.kernels.tiles import BackwardTiles, backward_tiles, describe, layout
+
+
+@triton.jit
+def delta_kernel(o, do, dlse, delta, o_strides, do_strides, dlse_strides, heads, n_q, LAYOUT: tl.constexpr, BLOCK_Q: tl.constexpr):
+    """delta (batch, heads, n_q) = rowsum(do · o) - dlse: what each dscore of a row loses."""
+    tiles = tl.cdiv(n_q, BLOCK_Q)
+    program = tl.program_id(0)
+    first, batch, head = program % tiles * BLOCK_Q, program // tiles // heads, program // tiles % heads
+    o_tile = load_tile(o, o_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT).to(tl.float32)
+    do_tile = load_tile(do, do_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT).to(tl.float32)
+    row_delta = tl.sum(o_tile * do_tile, 1)
+    rows = first + tl.arange(0, BLOCK_Q)
+    if dlse is not None:
+        at = batch.to(tl.int64) * dlse_strides[0] + head.to(tl.int64) * dlse_strides[1] + rows.to(tl.int64) * dlse_strides[2]
+        row_delta -= tl.load(dlse + at, mask=rows < n_q, other=0.0).to(tl.float32)
+    tl.store(delta + (batch.to(tl.int64) * heads + head) * n_q + rows, row_delta, mask=rows < n_q)
+
+
+@triton.jit
+def load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q: tl.constexpr, LAYOUT: tl.constexpr):
+    """lse · LOG2_E and delta of a tile of queries. Rows past the end and rows that saw nothing get +inf: weights of 0."""
+    rows = first + tl.arange(0, BLOCK_Q)
+    start = (batch.to(tl.int64) * heads + head) * n_q
+    if LAYOUT.ragged:
+        row_lse = tl.load(lse + start + rows, mask=rows < n_q, other=INF)
+        row_delta = tl.load(delta + start + rows, mask=rows < n_q, other=0.0)
+    else:
+        row_lse = tl.load(lse + start + rows)
+        row_delta = tl.load(delta + start + rows)
+    return tl.where(row_lse == -INF, INF, row_lse) * LOG2_E, row_delta
+
+
+@triton.jit
+def weights_again(scores, row_lse, batch, head, i, j, inside, scale, mask_params,
+                  PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr):  # fmt: skip
+    """(weights, slope) of a tile of plain products q · k, in either orientation; slope is d rescored / d score."""
+    slope = 1.0
+    if FOLD:
+        scores = scores * (scale * LOG2_E)
+    else:
+        slope = rescore_slope(MASKS, mask_params, scores * scale, batch, head, i, j)
+        scores = rescore(MASKS, mask_params, scores * scale, batch, head, i, j) * LOG2_E
+    if PREDICATE:
+        scores = hide(MASKS, mask_params, scores, batch, head, i, j)
+        if LAYOUT.ragged:
+            scores = tl.where(inside, scores, -INF)
+    return tl.exp2(scores - row_lse), slope
+
+
+@triton.jit
+def over_queries(
+    dk, dv, k_tile, v_tile, q, do, lse, delta, dq, q_strides, do_strides, batch, head, heads, at, lo, hi, gap_lo, gap_hi,
+    n_q, n_k, scale, mask_params,
+    PREDICATE: tl.constexpr, FOLD: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, MASKS: tl.constexpr,
+    LAYOUT: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Add what the queries from lo to hi, less those from gap_lo to gap_hi, give to dk (not yet scaled) and dv of one key tile."""
+    PADDED: tl.constexpr = LAYOUT.padded
+    j, inside = at, at < n_k
+    if LAYOUT.ragged:
+        j = tl.minimum(at, n_k - 1)  # a mask may index a tensor with it
+    for start in tl.range(lo, hi - (gap_hi - gap_lo), BLOCK_Q):
+        if PREDICATE:
+            start = tl.where(start < gap_lo, start, start + (gap_hi - gap_lo))
+        start = tl.multiple_of(start, BLOCK_Q)
+        q_tile = load_tile(q, q_strides, batch, head, start, n_q, BLOCK_Q, PREDICATE, LAYOUT)  # read block_q · head_dim
+        row_lse, row_delta = load_rows(lse, delta, batch, head, heads, start, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
+        rows = start + tl.arange(0, BLOCK_Q)
+        i = (rows + (n_k - n_q))[None, :]
+        if LAYOUT.ragged:
+            i = tl.minimum(i, n_k - 1)
+        scores = tl.dot(k_tile, q_tile.T, input_precision="ieee")  # (block_k, block_q): transposed, as dk and dv need it
+        weights, slope = weights_again(scores, row_lse[None, :], batch, head, i, j, inside, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT)
+        do_tile = load_tile(do, do_strides, batch, head, start, n_q, BLOCK_Q, PREDICATE, LAYOUT)  # read block_q · head_dim
+        if DV:
+            dv = tl.dot(weights.to(LAYOUT.dot), do_tile, dv, input_precision="ieee")
+        if DK:
+            dweights = tl.dot(v_tile, do_tile.T, input_precision="ieee")
+            dscores = (weights * (dweights - row_delta[None, :]) * slope).to(LAYOUT.dot)
+            dk = tl.dot(dscores, q_tile, dk, input_precision="ieee")
+        if FUSED:
+            dq_tile = tl.dot(dscores.T, k_tile, input_precision="ieee") * scale  # (block_q, padded)
+            cols = tl.arange(0, PADDED)
+            place = dq + ((batch.to(tl.int64) * heads + head) * n_q + start) * PADDED
+            offsets = tl.arange(0, BLOCK_Q)[:, None] * PADDED + cols[None, :]
+            if PREDICATE and LAYOUT.ragged:
+                tl.atomic_add(place + offsets, dq_tile, mask=(rows < n_q)[:, None], sem="relaxed")  # add block_q · padded
+            else:
+                tl.atomic_add(place + offsets, dq_tile, sem="relaxed")
+    return dk, dv
+
+
+@triton.jit
+def keys_kernel(
+    q, k, v, do, lse, delta, dq, dk, dv, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
+    heads, n_q, n_k, scale, mask_params,
+    GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    MASKS: tl.constexpr, LAYOUT: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """dk (if DK) and dv (if DV) of one tile of keys of one key head, summed over its GROUP query heads; FUSED: and a share of dq."""
+    PADDED: tl.constexpr = LAYOUT.padded
+    kv_heads = heads // GROUP
+    tiles = tl.cdiv(n_k, BLOCK_K)
+    program = tl.program_id(0)
+    first, batch, kv_head = program % tiles * BLOCK_K, program // tiles // kv_heads, program // tiles % kv_heads
+    k_tile = load_tile(k, k_strides, batch, kv_head, first, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
+    v_tile = load_tile(v, v_strides, batch, kv_head, first, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
+    dk_tile = tl.zeros([BLOCK_K, PADDED], tl.float32)
+    dv_tile = tl.zeros([BLOCK_K, PADDED], tl.float32)
+    last = tl.minimum(first + BLOCK_K, n_k) - 1
+    at = first + tl.arange(0, BLOCK_K)[:, None]
+    past = n_k - n_q  # queries are counted by their place among the keys
+    for g in tl.range(0, GROUP):
+        head = kv_head * GROUP + g
+        lo, hi, full_lo, full_hi = query_range(MASKS, mask_params, batch, head, first, last, past, n_k)
+        if LAYOUT.ragged:
+            full_hi = tl.where(first + BLOCK_K <= n_k, full_hi, full_lo)  # a key tile that passes the end is never whole
+        lo, full_lo, full_hi, hi = tile_edges(lo - past, hi - past, full_lo - past, full_hi - past, n_q, BLOCK_Q)
+        if LAYOUT.ragged or LIMITED:
+            dk_tile, dv_tile = over_queries(
+                dk_tile, dv_tile, k_tile, v_tile, q, do, lse, delta, dq, q_strides, do_strides, batch, head, heads, at, lo, hi,
+                full_lo, full_hi, n_q, n_k, scale, mask_params, True, FOLD, FUSED, DK, DV, MASKS, LAYOUT, BLOCK_Q)  # fmt: skip
+        dk_tile, dv_tile = over_queries(
+            dk_tile, dv_tile, k_tile, v_tile, q, do, lse, delta, dq, q_strides, do_strides, batch, head, heads, at, full_lo, full_hi,
+            0, 0, n_q, n_k, scale, mask_params, False, FOLD, FUSED, DK, DV, MASKS, LAYOUT, BLOCK_Q)  # fmt: skip
+    if DK:
+        store_tile(dk, dk_strides, batch, kv_head, first, n_k, dk_tile * scale, BLOCK_K, LAYOUT)  # write block_k · head_dim
+    if DV:
+        store_tile(dv, dv_strides, batch, kv_head, first, n_k, dv_tile, BLOCK_K, LAYOUT)  # write block_k · head_dim
+
+
+@triton.jit
+def over_keys(
+    dq, q_tile, do_tile, row_lse, row_delta, k, v, k_strides, v_strides, batch, head, kv_head, i, lo, hi, gap_lo, gap_hi, n_k, scale,
+    mask_params, PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys from lo to hi, less those from gap_lo to gap_hi, give to dq (not yet scaled) of one query tile."""
+    for start in tl.range(lo, hi - (gap_hi - gap_lo), BLOCK_K):
+        if PREDICATE:
+            start = tl.where(start < gap_lo, start, start + (gap_hi - gap_lo))
+        start = tl.multiple_of(start, BLOCK_K)
+        k_tile = load_tile(k, k_strides, batch, kv_head, start, n_k, BLOCK_K, PREDICATE, LAYOUT)  # read block_k · head_dim
+        scores = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # (block_q, block_k)
+        j = start + tl.arange(0, BLOCK_K)[None, :]
+        inside = j < n_k
+        if LAYOUT.ragged:
+            j = tl.minimum(j, n_k - 1)
+        weights, slope = weights_again(scores, row_lse[:, None], batch, head, i, j, inside, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT)
+        v_tile = load_tile(v, v_strides, batch, kv_head, start, n_k, BLOCK_K, PREDICATE, LAYOUT)  # read block_k · head_dim
+        dweights = tl.dot(do_tile, v_tile.T, input_precision="ieee")
+        dscores = (weights * (dweights - row_delta[:, None]) * slope).to(LAYOUT.dot)
+        dq = tl.dot(dscores, k_tile, dq, input_precision="ieee")
+    return dq
+
+
+@triton.jit
+def queries_kernel(
+    q, k, v, do, lse, delta, dq, q_strides, k_strides, v_strides, do_strides, dq_strides, heads, n_q, n_k, scale, mask_params,
+    GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """dq of one tile of queries of one head."""
+    PADDED: tl.constexpr = LAYOUT.padded
+    tiles = tl.cdiv(n_q, BLOCK_Q)
+    program = tl.program_id(0)
+    tile, batch, head = tiles - 1 - program % tiles, program // tiles // heads, program // tiles % heads
+    kv_head, first = head // GROUP, tile * BLOCK_Q
+    q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
+    do_tile = load_tile(do, do_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
+    row_lse, row_delta = load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
+    dq_tile = tl.zeros([BLOCK_Q, PADDED], tl.float32)
+    begin = first + n_k - n_q
+    last = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
+    i = tl.minimum(begin + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]
+    lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, begin, last, 0, n_k)
+    lo, full_lo, full_hi, hi = tile_edges(lo, hi, full_lo, full_hi, n_k, BLOCK_K)
+    dq_tile = over_keys(dq_tile, q_tile, do_tile, row_lse, row_delta, k, v, k_strides, v_strides, batch, head, kv_head, i, full_lo,
+                        full_hi, 0, 0, n_k, scale, mask_params, False, FOLD, MASKS, LAYOUT, BLOCK_K)  # fmt: skip
+    if LAYOUT.ragged or LIMITED:
+        dq_tile = over_keys(dq_tile, q_tile, do_tile, row_lse, row_delta, k, v, k_strides, v_strides, batch, head, kv_head, i, lo,
+                            hi, full_lo, full_hi, n_k, scale, mask_params, True, FOLD, MASKS, LAYOUT, BLOCK_K)  # fmt: skip
+    store_tile(dq, dq_strides, batch, head, first, n_q, dq_tile * scale, BLOCK_Q, LAYOUT)  # write block_q · head_dim
+
+
+def backward(q, k, v, o, lse, do, dlse, masks, mask_params, scale, *, fused=False, tiles: BackwardTiles | None = None):
+    """(dq, dk, dv, delta) of forward(q, k, v, masks, mask_params, scale) -> (o, lse); dlse may be None. fused: atomics for dq."""
+    tiles = tiles or backward_tiles(q)
+    delta = launch_delta(o, do, dlse, tiles.delta)
+    if lse.numel() == 0 or k.shape[2] == 0:
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), delta
+    given = (q, k, v, do, lse, delta, masks, mask_params, scale)
+    dq, dk, dv = launch_keys(*given, fused=fused, tiles=(tiles.fused,) if fused else tiles.keys)
+    return launch_queries(*given, tile=tiles.queries) if dq is None else dq, dk, dv, delta
+
+
+def launch_delta(o, do, dlse, tile):
+    """delta (batch, heads, n_q) float32."""
+    batch, heads, n_q, _ = o.shape
+    delta = torch.empty((batch, heads, n_q), dtype=torch.float32, device=o.device)
+    if delta.numel():
+        delta_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
+            o, do, dlse, delta, o.stride(), do.stride(), (0, 0, 0) if dlse is None else dlse.stride(), heads, n_q,
+            LAYOUT=layout((), (o, do), n_q, 0, tile), BLOCK_Q=tile.block_q, num_warps=tile.warps,
+        )  # fmt: skip
+    return delta
+
+
+def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, tiles):
+    """(dq, dk, dv); dq is None unless fused. One tile: one launch for dk and dv; two tiles: one launch for dk, then one for dv."""
+    batch, heads, n_q, head_dim = q.shape
+    kv_heads, n_k = k.shape[1:3]
+    dk, dv, added = torch.empty_like(k), torch.empty_like(v), None
+    for n, tile in enumerate(tiles):
+        shape = layout((q, k, v, do), (dk, dv), n_q, n_k, tile)
+        added = torch.zeros((batch, heads, n_q, shape.padded), dtype=torch.float32, device=q.device) if fused else None
+        keys_kernel[(-(-n_k // tile.block_k) * kv_heads * batch,)](
+            *_tensors(q, k, v, do, tile, shape), lse, delta, added, dk, dv,
+            q.stride(), k.stride(), v.stride(), do.stride(), dk.stride(), dv.stride(), heads, n_q, n_k, scale, mask_params,
+            GROUP=heads // kv_heads, FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), FUSED=fused,
+            DK=n == 0, DV=n == len(tiles) - 1, MASKS=masks, LAYOUT=shape, **tile.options(),
+        )  # fmt: skip
+    return torch.empty_like(q).copy_(added[..., :head_dim]) if fused else None, dk, dv
+
+
+def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
+    """dq."""
+    batch, heads, n_q, _ = q.shape
+    n_k = k.shape[2]
+    dq = torch.empty_like(q)
+    shape = layout((q, k, v, do), (dq,), n_q, n_k, tile)
+    queries_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
+        *_tensors(q, k, v, do, tile, shape), lse, delta, dq,
+        q.stride(), k.stride(), v.stride(), do.stride(), dq.stride(), heads, n_q, n_k, scale, mask_params,
+        GROUP=heads // k.shape[1], FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), MASKS=masks, LAYOUT=shape, **tile.options(),
+    )  # fmt: skip
+    return dq
+
+
+def _tensors(q, k, v, do, tile, shape):
+    """The four tensors that are loaded in loops, as descriptors where they can be."""
+    blocks = (tile.block_q, tile.block_k, tile.block_k, tile.block_q)
+    return [describe(x, block) for x, block in zip((q, k, v, do), blocks)] if shape.descriptors else (q, k, v, do)

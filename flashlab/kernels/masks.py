@@ -1,0 +1,307 @@
+"""Masks as functions: what a query sees, which tiles are worth visiting, and how a score is changed.
+
+A mask is a class of `@triton.jit` functions under `@register`; calling it with its numbers and tensors makes a Mask for
+`attention(..., mask=...)`. Masks join with `&`: a key must be visible to both, and scores pass left to right. A kernel
+calls the functions; it has no branch for any of them. Write your own at the top level of a module:
+
+    @register
+    class every_second:
+        @triton.jit
+        def visible(batch, head, i, j, step):
+            return (i - j) % step == 0
+
+    attention(q, k, v, mask=every_second(2))
+
+All functions end with the mask's own parameters. i is a query's place **among the keys**: the last query is at n_k - 1,
+so causal is `j <= i` also where n_q differs from n_k. Each is optional:
+
+    visible(batch, head, i, j)                           whether query i sees key j; i and j are tiles that broadcast
+    key_range(batch, head, first, last, begin, end)      for queries first to last, both included: (lo, hi, full_lo,
+                                                         full_hi); no key outside lo to hi - 1 is seen by any of them,
+                                                         each key from full_lo to full_hi - 1 by all; begin to end - 1
+                                                         are all keys. Tiles outside are skipped.
+    query_range(batch, head, first, last, begin, end)    the same for keys first to last; begin to end - 1 are all queries
+    score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units
+    dscore(score, batch, head, i, j)                     its derivative at the old score; needed for gradients
+
+Does not handle: gradients of a mask's own tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from flashlab.kernels.primitives import INF, tanh
+from flashlab.problem import error
+
+FUNCTIONS = {"visible": 4, "key_range": 6, "query_range": 6, "score": 5, "dscore": 5}  # arguments before the mask's own
+
+
+@triton.jit
+def no_function():
+    """Stands where a mask gives no function; never called."""
+
+
+class MaskFunctions(NamedTuple):
+    """The functions of all joined masks, one tuple for each kind: what a kernel takes as a constexpr."""
+
+    limits: tuple = ()  # whether mask m has `visible`
+    rescores: tuple = ()  # whether mask m has `score`
+    key_ranged: tuple = ()  # whether mask m has `key_range`; without it every tile is visited and compared
+    query_ranged: tuple = ()  # whether mask m has `query_range`
+    visible: tuple = ()
+    key_range: tuple = ()
+    query_range: tuple = ()
+    score: tuple = ()
+    dscore: tuple = ()
+
+    def __repr__(self) -> str:
+        """Names and digests: Triton keys its cache of compiled kernels by this, so a changed mask must read differently."""
+        return _digest(self)
+
+
+@cache
+def _digest(functions: MaskFunctions) -> str:
+    names = [f"{f.__name__}-{getattr(f, 'cache_key', id(f))}" for kind in functions[4:] for f in kind]
+    return f"MaskFunctions({functions[:4]}, {names})"
+
+
+# -- what the kernels call --------------------------------------------------------------------------------------------
+@triton.jit
+def hide(masks: tl.constexpr, params, scores, batch, head, i, j):
+    """The scores with -inf where any of the joined masks hides key j from query i."""
+    for m in tl.static_range(len(masks.limits)):
+        if masks.limits[m]:
+            scores = tl.where(masks.visible[m](batch, head, i, j, *params[m]), scores, -INF)
+    return scores
+
+
+@triton.jit
+def key_range(masks: tl.constexpr, params, batch, head, first, last, begin, end):
+    """What all joined masks leave of the keys for queries first to last: (lo, hi, full_lo, full_hi)."""
+    lo, hi, full_lo, full_hi = begin, end, begin, end
+    for m in tl.static_range(len(masks.limits)):
+        if masks.key_ranged[m]:
+            a, b, c, d = masks.key_range[m](batch, head, first, last, begin, end, *params[m])
+            lo, hi, full_lo, full_hi = tl.maximum(lo, a), tl.minimum(hi, b), tl.maximum(full_lo, c), tl.minimum(full_hi, d)
+        elif masks.limits[m]:
+            full_hi = begin
+    return lo, hi, full_lo, full_hi
+
+
+@triton.jit
+def query_range(masks: tl.constexpr, params, batch, head, first, last, begin, end):
+    """What all joined masks leave of the queries for keys first to last: (lo, hi, full_lo, full_hi)."""
+    lo, hi, full_lo, full_hi = begin, end, begin, end
+    for m in tl.static_range(len(masks.limits)):
+        if masks.query_ranged[m]:
+            a, b, c, d = masks.query_range[m](batch, head, first, last, begin, end, *params[m])
+            lo, hi, full_lo, full_hi = tl.maximum(lo, a), tl.minimum(hi, b), tl.maximum(full_lo, c), tl.minimum(full_hi, d)
+        elif masks.limits[m]:
+            full_hi = begin
+    return lo, hi, full_lo, full_hi
+
+
+@triton.jit
+def rescore(masks: tl.constexpr, params, score, batch, head, i, j):
+    """The score after all joined masks, left to right."""
+    for m in tl.static_range(len(masks.rescores)):
+        if masks.rescores[m]:
+            score = masks.score[m](score, batch, head, i, j, *params[m])
+    return score
+
+
+@triton.jit
+def rescore_slope(masks: tl.constexpr, params, score, batch, head, i, j):
+    """The derivative of `rescore` at `score`: the chain rule over the joined masks."""
+    slope = tl.full(score.shape, 1.0, tl.float32)
+    for m in tl.static_range(len(masks.rescores)):
+        if masks.rescores[m]:
+            slope = slope * masks.dscore[m](score, batch, head, i, j, *params[m])
+            score = masks.score[m](score, batch, head, i, j, *params[m])
+    return slope
+
+
+# -- what a caller holds ----------------------------------------------------------------------------------------------
+KINDS: dict[str, MaskKind] = {}  # every registered mask by its name: an operator of torch takes a name, not an object
+
+
+class MaskKind:
+    """A registered mask without its parameters; call it with them to get a Mask."""
+
+    def __init__(self, source: type) -> None:
+        given = {name: f for name, f in vars(source).items() if isinstance(f, (triton.JITFunction, _INTERPRETED))}
+        for name in given:
+            if name not in FUNCTIONS:
+                raise error("mask_function", mask=source.__name__, given=name, allowed=", ".join(FUNCTIONS))
+        if not {"visible", "score"} & set(given):
+            raise error("mask_empty", mask=source.__name__)
+        self.name, self.__name__, self.__doc__ = f"{source.__module__}.{source.__qualname__}", source.__name__, source.__doc__
+        self.source, self.given = source, given
+        counts = {len(inspect.signature(f.fn).parameters) - FUNCTIONS[name] for name, f in given.items()}
+        if len(counts) > 1 or min(counts) < 0:
+            raise error("mask_arguments", mask=source.__name__, needed=", ".join(f"{n}: {FUNCTIONS[n]}" for n in given))
+        self.parameters = counts.pop()
+
+    def __call__(self, *params: int | float | torch.Tensor) -> Mask:
+        if len(params) != self.parameters:
+            raise error("mask_params", mask=self.__name__, given=len(params), needed=self.parameters)
+        return Mask(((self.name, params),))
+
+    def __repr__(self) -> str:
+        return f"<mask {self.__name__}: {', '.join(self.given)}; {self.parameters} parameter(s)>"
+
+
+_INTERPRETED = type(no_function)
+
+
+def register(source: type) -> MaskKind:
+    """Decorate a class of mask functions: it becomes a MaskKind, known to the kernels by its module and name."""
+    kind = MaskKind(source)
+    KINDS[kind.name] = kind
+    _functions.cache_clear()
+    return kind
+
+
+class Mask:
+    """One or several masks with their parameters; `a & b` joins them."""
+
+    def __init__(self, parts: tuple = ()) -> None:
+        self.parts = parts
+
+    def __and__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            raise error("mask", given=type(other).__name__)
+        return Mask(self.parts + other.parts)
+
+    def __repr__(self) -> str:
+        return " & ".join(f"{name.rsplit('.', 1)[-1]}{params}" for name, params in self.parts) or "no mask"
+
+    def encode(self) -> tuple[str, list[float], list[torch.Tensor]]:
+        """(names, numbers, tensors): what an operator of torch can take. A name ends with the kinds of its parameters."""
+        names, numbers, tensors = [], [], []
+        for name, params in self.parts:
+            kinds = ""
+            for value in params:
+                if isinstance(value, torch.Tensor):
+                    kinds += "t"
+                    tensors.append(value.contiguous())
+                elif isinstance(value, (int, float)):
+                    kinds += "f" if isinstance(value, float) else "i"
+                    numbers.append(float(value))
+                else:
+                    raise error("mask_value", mask=name.rsplit(".", 1)[-1], given=type(value).__name__)
+            names.append(f"{name}:{kinds}")
+        return "&".join(names), numbers, tensors
+
+
+def decode(names: str, numbers: list[float], tensors: list[torch.Tensor]) -> tuple[MaskFunctions, tuple]:
+    """The functions and parameters that `Mask.encode` named: what the kernels take."""
+    if not names:
+        return NOTHING, ()
+    numbers, tensors, params = iter(numbers), iter(tensors), []
+    take = {"t": lambda: next(tensors), "i": lambda: int(next(numbers)), "f": lambda: next(numbers)}
+    for name in names.split("&"):
+        params.append(tuple(take[kind]() for kind in name.rsplit(":", 1)[1]))
+    return _functions(names), tuple(params)
+
+
+NOTHING = MaskFunctions()
+
+
+@cache
+def _functions(names: str) -> MaskFunctions:
+    given = [KINDS[name.rsplit(":", 1)[0]].given for name in names.split("&")]
+    flags = ([name in g for g in given] for name in ("visible", "score", "key_range", "query_range"))
+    return MaskFunctions(*map(tuple, flags), **{name: tuple(g.get(name, no_function) for g in given) for name in FUNCTIONS})
+
+
+def without_slope(names: str) -> list[str]:
+    """The masks of an encoded name that change scores and give no derivative."""
+    kinds = [KINDS[name.rsplit(":", 1)[0]] for name in names.split("&") if name]
+    return [kind.__name__ for kind in kinds if "score" in kind.given and "dscore" not in kind.given]
+
+
+# -- the masks --------------------------------------------------------------------------------------------------------
+@register
+class causal:
+    """A query sees the keys up to its own place. For 3 queries and 5 keys: 11100, 11110, 11111."""
+
+    @triton.jit
+    def visible(batch, head, i, j):
+        return j <= i
+
+    @triton.jit
+    def key_range(batch, head, first, last, begin, end):
+        return begin, last + 1, begin, first + 1
+
+    @triton.jit
+    def query_range(batch, head, first, last, begin, end):
+        return first, end, last, end
+
+
+@register
+class window:
+    """window(left, right): a query sees the keys from `left` before its place to `right` after it, both included."""
+
+    @triton.jit
+    def visible(batch, head, i, j, left, right):
+        return (j >= i - left) & (j <= i + right)
+
+    @triton.jit
+    def key_range(batch, head, first, last, begin, end, left, right):
+        return first - left, last + right + 1, last - left, first + right + 1
+
+    @triton.jit
+    def query_range(batch, head, first, last, begin, end, left, right):
+        return first - right, last + left + 1, last - right, first + left + 1
+
+
+@register
+class prefix:
+    """prefix(length): the first `length` keys are seen by all, the others as in causal. For 4 and 4, length 2: 1100, 1100, 1110, 1111."""
+
+    @triton.jit
+    def visible(batch, head, i, j, length):
+        return (j < length) | (j <= i)
+
+    @triton.jit
+    def key_range(batch, head, first, last, begin, end, length):
+        return begin, tl.maximum(length, last + 1), begin, tl.maximum(length, first + 1)
+
+    @triton.jit
+    def query_range(batch, head, first, last, begin, end, length):
+        return tl.where(first < length, begin, first), end, tl.where(last < length, begin, last), end
+
+
+@register
+class alibi:
+    """alibi(slopes): a score loses slopes[head] for each place between query and key (Press et al. 2022). slopes: (heads,)."""
+
+    @triton.jit
+    def score(score, batch, head, i, j, slopes):
+        return score - tl.load(slopes + head).to(tl.float32) * tl.abs(i - j)
+
+    @triton.jit
+    def dscore(score, batch, head, i, j, slopes):
+        return 1.0
+
+
+@register
+class softcap:
+    """softcap(cap): scores stay between -cap and cap, cap · tanh(score / cap), as in Gemma 2."""
+
+    @triton.jit
+    def score(score, batch, head, i, j, cap):
+        return cap * tanh(score / cap)
+
+    @triton.jit
+    def dscore(score, batch, head, i, j, cap):
+        bend = tanh(score / cap)
+        return 1 - bend * bend

@@ -1,0 +1,154 @@
+"""Which tiles each kernel runs with on which GPU, why, and what the tensors look like to it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashlab import runtime
+from flashlab.kernels.primitives import Layout
+
+SMALLEST_DOT = 16  # tl.dot takes no side shorter than this
+OFFSETS = 2**31  # from here on an offset needs 64 bits
+DESCRIPTOR_ALIGNMENT = 16  # bytes: TMA's, for the start and every stride
+DESCRIPTORS_SINCE = 90  # sm_90 brought TMA
+
+
+class Tile(NamedTuple):
+    """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers."""
+
+    block_q: int
+    block_k: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+    def options(self) -> dict:
+        """What a launch takes besides the kernel's own arguments."""
+        return {"BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+
+
+class BackwardTiles(NamedTuple):
+    """The tiles of the backward kernels; of delta's only block_q and warps count. Two tiles for keys: dk and dv apart."""
+
+    delta: Tile
+    keys: tuple[Tile, ...]
+    queries: Tile
+    fused: Tile
+
+
+INTERPRETED = Tile(16, 16, 4, 1)
+DELTA = Tile(64, 0, 4, 1)
+
+# (architecture, head_dim up to): 16-bit forward.
+FORWARD = {
+    (80, 64): Tile(128, 64, 4, 3),
+    (80, 128): Tile(128, 64, 8, 2),
+    (80, 256): Tile(64, 32, 4, 2),
+    (90, 64): Tile(64, 128, 4, 2),
+    (90, 128): Tile(128, 64, 4, 2),
+    (90, 256): Tile(128, 64, 8, 2),
+}
+BACKWARD = {
+    (80, 64): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    (80, 128): ((Tile(32, 64, 4, 2),), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
+    (80, 256): ((Tile(32, 32, 4, 1),), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (90, 64): ((Tile(64, 64, 4, 3),), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
+    (90, 128): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 128, 8, 2)),
+    (90, 256): ((Tile(64, 128, 8, 1), Tile(64, 128, 8, 2)), Tile(128, 64, 8, 1), Tile(32, 64, 8, 2)),
+}
+BACKWARD_FLOAT32 = Tile(16, 16, 4, 1)
+FORWARD_FLOAT32 = {64: Tile(32, 32, 4, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 16, 4, 1)}
+
+
+@cache
+def architecture(device: torch.device) -> int:
+    """80 for compute capability 8.0 and so on; 0 in the interpreter."""
+    if runtime.mode() == "interpreter":
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def look_up(table: dict, arch: int, head_dim: int) -> Tile:
+    """The line of `table` for the newest architecture that is not newer than `arch`, and the least head_dim that holds."""
+    known = max(a for a, _ in table if a <= max(arch, min(a for a, _ in table)))
+    return table[known, min(d for a, d in table if a == known and d >= head_dim)]
+
+
+def forward_tile(q: torch.Tensor) -> Tile:
+    """The forward kernel's tile for this q."""
+    return forward_tile_for(architecture(q.device), q.shape[3], q.dtype == torch.float32)
+
+
+@cache
+def forward_tile_for(arch: int, head_dim: int, float32: bool) -> Tile:
+    if arch == 0:
+        return INTERPRETED
+    if float32:
+        return FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= head_dim)]
+    return look_up(FORWARD, arch, head_dim)
+
+
+def backward_tiles(q: torch.Tensor) -> BackwardTiles:
+    """The backward kernels' tiles for this q."""
+    return backward_tiles_for(architecture(q.device), q.shape[3], q.dtype == torch.float32)
+
+
+@cache
+def backward_tiles_for(arch: int, head_dim: int, float32: bool) -> BackwardTiles:
+    if arch == 0:
+        return BackwardTiles(INTERPRETED, (INTERPRETED,), INTERPRETED, INTERPRETED)
+    if float32:
+        return BackwardTiles(DELTA, (BACKWARD_FLOAT32,), BACKWARD_FLOAT32, BACKWARD_FLOAT32)
+    return BackwardTiles(DELTA, *look_up(BACKWARD, arch, head_dim))
+
+
+def layout(described: tuple, others: tuple, n_q: int, n_k: int, tile: Tile) -> Layout:
+    """What a kernel must know of these tensors; the `described` ones may come as descriptors."""
+    aligned = all(x.data_ptr() % DESCRIPTOR_ALIGNMENT == 0 for x in described)
+    first = (described or others)[0]
+    views = tuple((tuple(x.shape), x.stride()) for x in described)
+    return _layout(architecture(first.device), first.dtype, first.shape[3], views, tuple(x.stride() for x in others), aligned, n_q, n_k, tile)
+
+
+@cache
+def _layout(arch, dtype, head_dim, views, strides, aligned, n_q, n_k, tile) -> Layout:
+    padded = max(triton.next_power_of_2(head_dim), SMALLEST_DOT)
+    rows = max(tile.block_q, tile.block_k)
+    wide = any(rows * s[2] + padded * s[3] >= OFFSETS for s in (*strides, *(s for _, s in views)))
+    dot = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
+    if arch == 0 and dot is tl.bfloat16:
+        dot = tl.float32  # the interpreter's bfloat16 products are wrong; its conversions are right
+    ragged = n_q % tile.block_q > 0 or (tile.block_k > 0 and n_k % tile.block_k > 0)
+    descriptors = arch >= DESCRIPTORS_SINCE and aligned and len(views) > 0 and all(can_be_described(dtype, *view) for view in views)
+    return Layout(head_dim, padded, tl.int64 if wide else tl.int32, dot, ragged, descriptors)
+
+
+def can_be_described(dtype: torch.dtype, shape: tuple, strides: tuple) -> bool:
+    """Whether TMA can read such a tensor: 16-bit elements, rows without gaps, strides on 16 bytes, nothing empty or expanded."""
+    steps = [stride * dtype.itemsize for stride, size in zip(strides[:3], shape[:3]) if size > 1]
+    aligned = all(step > 0 and step % DESCRIPTOR_ALIGNMENT == 0 for step in steps)
+    return dtype.itemsize == 2 and aligned and 0 not in shape and strides[3] == 1
+
+
+def describe(x: torch.Tensor, block: int):
+    """A tensor descriptor of x that loads `block` rows of one head at once."""
+    shape, strides = tuple(x.shape), x.stride()
+    return TensorDescriptor(x, shape, _steps(shape, strides), _block(shape[3], block))
+
+
+@cache
+def _steps(shape: tuple, strides: tuple) -> tuple:
+    whole = -(-shape[3] // DESCRIPTOR_ALIGNMENT) * DESCRIPTOR_ALIGNMENT  # any valid stride, where the size is 1
+    return (*(stride if size > 1 else whole for stride, size in zip(strides[:3], shape[:3])), 1)
+
+
+@cache
+def _block(head_dim: int, block: int) -> list:
+    return [1, 1, block, max(triton.next_power_of_2(head_dim), SMALLEST_DOT)]

@@ -1,0 +1,247 @@
+"""Traces any Triton kernel: runs it in the interpreter and writes down every access, whatever the GPU or none.
+
+    trace(add_kernel, (4,), x, y, out, 1000, block=256)      the grid and arguments of add_kernel[(4,)](...)
+
+Each access is one event, on the tensor argument it belongs to: the parameter's name without _ptr, _pointer, _desc or the
+like (`q_ptr` is q, and so is `Q`). Its tile is the rectangle around the elements touched, from the tensor's shape and
+strides: the last two dimensions are rows and columns, those before them batch and head, and a tensor without another
+argument's last dimension, such as lse beside q, has one number a row. A tile that spans heads is booked on the first.
+
+`bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
+as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.
+
+A compute event says which scores were worked on: the rows of the tiles of arguments named q and k that were loaded last,
+once a tl.dot has a result of just those rows. It is written when the loop pass ends in which it was multiplied, or before
+the next such product, store or atomic if that is sooner, so its watched values are those after the update. Kernels
+without such arguments or without tl.dot have none.
+
+Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
+cast to float32 first, but arithmetic in them is refused. (A cast to bfloat16 cuts there, and does not round.)
+
+Does not handle: Gluon kernels, inline assembly, desc.atomic_add, pointers read from memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from flashlab.problem import error
+from flashlab.traffic import triton_hooks
+from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names, stored_tile
+from flashlab.traffic.trace import Trace
+
+LAUNCH_OPTIONS = frozenset(
+    "num_warps num_stages num_ctas maxnreg debug enable_fp_fusion sanitize_overflow launch_cooperative_grid launch_pdl".split()
+)  # for the compiler: of no effect on what moves
+_DTYPES = {"bf16": "bfloat16"}  # Triton's names where they are not torch's
+_VERBS = {"load": "read", "store": "write", "atomic": "change"}
+
+
+def trace(
+    kernel: object,
+    grid: int | Sequence[int] | Callable[[dict], Sequence[int]],
+    *args: object,
+    watch: str | Sequence[str] = (),
+    **meta: object,
+) -> Trace:
+    """What every program of `kernel[grid](*args, **meta)` loads, stores and adds atomically, in program order.
+
+    The kernel really runs: its results are in the tensors afterwards, CUDA tensors included (they are copied to the host
+    and back). Programs are numbered with axis 0 fastest, and run in that order. `watch` names locals of the kernel or of
+    its helpers (row_max, acc): each is kept at the first event after it changed, at every compute event, and cut to the
+    rows and columns that exist there; a watched tensor is kept where it is stored.
+
+    Raises IndexError before memory is touched where a lane that no mask switches off is outside its tensor; TypeError,
+    ValueError or LookupError where the arguments do not fit the kernel.
+
+    >>> from flashlab.smoke import add_one_kernel
+    >>> trace(add_one_kernel, (1,), torch.zeros(6), 6, block=8)
+    add_one_kernel: 2 steps in 1 program, 24 bytes loaded, 24 bytes stored
+    """
+    function, tuned = triton_hooks.unwrap(kernel)
+    if function is None:
+        raise error("trace_kernel", given=getattr(kernel, "__name__", None) or repr(kernel))
+    arguments = _bound(function, args, meta, tuned)
+    storages: dict[int, tuple] = {}
+    hosted = {name: _on_host(value, storages) for name, value in arguments.items()}
+    sizes = _grid(grid(arguments) if callable(grid) else grid)
+    recorder = _Recorder(function.__name__, hosted, (watch,) if isinstance(watch, str) else tuple(watch))
+    recorder.run = triton_hooks.Run(function, recorder)
+    recorder.run(hosted, sizes)
+    for device, host in storages.values():
+        device.copy_(host)
+    recorder.check_watched()
+    return recorder.trace
+
+
+def _bound(function: Callable, args: tuple, meta: dict, tuned: bool) -> dict[str, object]:
+    """The kernel's parameters by name, or the error that says which is missing or unknown."""
+    parameters = inspect.signature(function).parameters
+    meta = {name: value for name, value in meta.items() if name in parameters or name not in LAUNCH_OPTIONS}
+    positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
+    given = dict(zip(positional, args)) | meta
+    surplus = [f"number {i + 1}" for i in range(len(positional), len(args))] + [name for name in meta if name not in parameters]
+    surplus += [f"{name} twice" for name in meta if name in positional[: len(args)]]
+    if surplus:
+        raise error("trace_argument", kernel=function.__name__, given=surplus[0], allowed=", ".join(parameters))
+    defaults = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not parameter.empty}
+    missing = [name for name in parameters if name not in given and name not in defaults]
+    if missing:
+        why = "a tracer does not tune, so choose what @triton.autotune or heuristics would" if tuned else "every parameter needs a value"
+        raise error("trace_missing", kernel=function.__name__, missing=", ".join(missing), why=why, example=missing[-1])
+    return {name: given.get(name, defaults.get(name)) for name in parameters}
+
+
+def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    if not 1 <= len(sizes) <= 3 or not all(hasattr(size, "__index__") and int(size) >= 0 for size in sizes):
+        raise error("trace_grid", given=grid)
+    return tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))
+
+
+def _on_host(value: object, storages: dict[int, tuple]):
+    """The argument with its tensors on the CPU; views of one storage stay views of one storage."""
+    if isinstance(value, tuple):
+        items = [_on_host(item, storages) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, triton_hooks.TensorDescriptor):
+        base = _on_host(value.base, storages)
+        return value if base is value.base else dataclasses.replace(value, base=base)
+    if isinstance(value, triton_hooks.TensorWrapper):
+        return triton_hooks.TensorWrapper(_on_host(value.base, storages), value.dtype)
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+        return value
+    storage = value.untyped_storage()
+    _, host = storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))
+    return torch.empty(0, dtype=value.dtype).set_(host, value.storage_offset(), value.size(), value.stride())
+
+
+class _Recorder(triton_hooks.Listener):
+    """Turns what a kernel does into the events of a Trace."""
+
+    def __init__(self, kernel: str, arguments: dict[str, object], watch: tuple[str, ...]) -> None:
+        self.kernel, self.watch, self.number = kernel, watch, 0
+        self.trace = Trace(kernel)
+        found = {path: tensor for name, value in arguments.items() for path, tensor in triton_hooks.tensors_in(name, value)}
+        names = short_names(found)
+        found = {path: tensor.base if isinstance(tensor, triton_hooks.TensorWrapper) else tensor for path, tensor in found.items()}
+        shapes = {tuple(tensor.shape) for tensor in found.values()}
+        self.arguments: list[Argument] = []
+        self.by_path: dict[str, Argument] = {}
+        for slot, (path, tensor) in enumerate(found.items()):
+            shape = tuple(tensor.shape)
+            per_row = len(shape) > 1 and any(other[:-1] == shape for other in shapes)
+            argument = self.by_path[path] = Argument(names[path], tensor, slot, per_row)
+            self.arguments.append(argument)
+            self.trace.tensors[argument.name] = (argument.rows, argument.cols, argument.width)
+
+    # -- what the hooks tell --------------------------------------------------------------------------------------------
+    def address(self, name: str, tensor: object) -> int:
+        return self.by_path[name].seen
+
+    def program(self, number: int) -> None:
+        self.number = number
+        self.loaded: dict[str, Tile] = {}
+        self.fresh, self.worked, self.where = False, None, []  # is the pair of q and k new; the pair multiplied last, and in which frames
+        self.past: dict[str, object] = {}  # watched locals of helpers that have returned
+        self.kept: dict[str, object] = {}
+
+    def access(self, op: str, address: np.ndarray, mask: np.ndarray, width: int, value: np.ndarray | None) -> np.ndarray:
+        if not self.arguments:
+            raise error("trace_no_tensor", kernel=self.kernel, line=self._line(), verb=_VERBS[op])
+        if op != "load":
+            self._write_compute()
+        slot = np.clip(((address + np.uint64(1 << APART - 1)) >> np.uint64(APART)).astype(np.int64) - 1, 0, len(self.arguments) - 1)
+        active = slot[mask]
+        parts = [int(slot.flat[0])] if not active.size else [int(active[0])] if (active == active[0]).all() else np.unique(active).tolist()
+        real = np.zeros(address.shape, np.uint64)
+        for part in parts:
+            argument = self.arguments[part]
+            chosen = mask if len(parts) == 1 else mask & (slot == part)
+            offsets = (address - np.uint64(argument.seen)).astype(np.int64)
+            self._check(op, argument, offsets[chosen], width)
+            requested = address.size if len(parts) == 1 else int((slot == part).sum())
+            self._event(op, argument, offsets, chosen, width, requested * width, value)
+            real[chosen] = address[chosen] - np.uint64(argument.seen) + np.uint64(argument.real)
+        return real
+
+    def dot(self, rows: int, cols: int) -> None:
+        q, k = self.loaded.get("q"), self.loaded.get("k")
+        if self.fresh and q and k and (rows, cols) in ((q.block[0], k.block[0]), (k.block[0], q.block[0])):
+            self._write_compute()
+            self.fresh, self.worked, self.where = False, (q, k), list(self.run.frames())
+
+    def narrow(self, dtype: str) -> None:
+        raise error("trace_narrow", kernel=self.kernel, line=self._line(), given=_DTYPES.get(dtype, dtype))
+
+    def pass_ended(self) -> None:
+        if self.worked and next(self.run.frames()) in self.where:  # not a loop of a helper called after the product
+            self._write_compute()
+
+    def returned(self, frame) -> None:
+        self.past.update({name: frame.f_locals[name] for name in self.watch if name in frame.f_locals})
+
+    def finished(self) -> None:
+        self._write_compute()
+
+    # -- events -----------------------------------------------------------------------------------------------------------
+    def _check(self, op: str, argument: Argument, offsets: np.ndarray, width: int) -> None:
+        inside = argument.inside(offsets, width)
+        if not inside.all():
+            first = int(offsets[~inside][0])
+            raise error(
+                "trace_outside", program=self.number, kernel=self.kernel, line=self._line(), verb=_VERBS[op], tensor=argument.name,
+                offset=first // argument.width, shape=argument.shape, strides=argument.strides, outside=int((~inside).sum()), lanes=len(offsets),
+            )  # fmt: skip
+
+    def _event(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
+        touched = offsets[chosen]
+        tile = argument.tile(argument.locate(touched)[0], offsets.shape) if touched.size else Tile()
+        self.trace.append(
+            op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
+            program=self.number, bytes=distinct(offsets, chosen) * width, bytes_requested=requested,
+        )  # fmt: skip
+        if op == "load" and argument.name in ("q", "k"):
+            self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
+        self._note_changes()
+        if op != "load" and argument.name in self.watch and tile.rows:
+            self.trace.note(**{argument.name: stored_tile(value, chosen, tile)})
+
+    def _write_compute(self) -> None:
+        if self.worked is None:
+            return
+        (q, k), self.worked, self.where = self.worked, None, []
+        self.trace.append(
+            "compute", "scores", row0=q.row0, col0=k.row0, rows=q.rows, cols=k.rows, batch=q.batch, head=q.head, program=self.number
+        )
+        self.kept = {}
+        self._note_changes(q, k)
+
+    # -- watched values -----------------------------------------------------------------------------------------------------
+    def _note_changes(self, *tiles: Tile) -> None:
+        """Note each watched local that is another value than when it was last noted in this program."""
+        if not self.watch:
+            return
+        frames = [frame.f_locals for frame in self.run.frames()]
+        for name in self.watch:
+            found = next((places[name] for places in (*frames, self.past) if name in places), None)
+            array = triton_hooks.number(found)
+            if array is not None and self.kept.get(name) is not found:
+                self.kept[name] = found
+                self.trace.note(**{name: cut(array, tiles or tuple(filter(None, map(self.loaded.get, ("q", "k")))))})
+
+    def check_watched(self) -> None:
+        """Raise where a watched name is neither a local of what ran nor a tensor."""
+        known = {name for name in self.run.names() if not name.startswith("_")} | set(self.trace.tensors)
+        missing = [name for name in self.watch if name not in known]
+        if missing:
+            raise error("trace_watch", missing=", ".join(missing), kernel=self.kernel, allowed=", ".join(sorted(known)))
+
+    def _line(self) -> str:
+        frame = next(self.run.frames())
+        return f"line {frame.f_lineno} of {frame.f_code.co_name}"

@@ -1,0 +1,115 @@
+"""Where an access touched a tensor: addresses become elements, elements a rectangle of rows and columns.
+
+A tensor's last two dimensions are rows and columns, those before them batch and head. A tensor whose shape is another
+argument's without its last dimension, as lse beside q, has one number a row. Does not handle: negative strides, which
+torch does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+APART = 44  # each tensor has 2**44 bytes of addresses of its own, so that a stray address is still nearest to its tensor
+_ENDINGS = ("_pointer", "_descriptor", "_ptr", "_desc", "_base")
+
+
+class Tile(NamedTuple):
+    """Where one access touched a tensor, and how its block lay on it."""
+
+    batch: int = 0
+    head: int = 0
+    row0: int = 0
+    col0: int = 0
+    rows: int = 0
+    cols: int = 0
+    block: tuple[int, int] = (1, 1)  # lanes along the tensor's rows and columns, masked-off ones included
+    turned: bool = False  # whether the block was loaded transposed
+    whole: bool = False  # whether it has every column of its tensor
+
+
+class Argument:
+    """A tensor argument: the addresses the kernel sees for it, and which element each one is."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, slot: int, one_number_a_row: bool) -> None:
+        self.name, self.width = name, tensor.element_size()
+        self.shape, self.strides = tuple(tensor.shape), tuple(tensor.stride())
+        self.real = tensor.data_ptr()
+        self.seen = (slot + 1 << APART) + self.real % 4096  # aligned as the real one is
+        ndim = len(self.shape)
+        self.row = ndim - 1 if one_number_a_row or ndim == 1 else ndim - 2
+        self.rows = self.shape[self.row] if ndim else 1
+        self.cols = self.shape[-1] if self.row == ndim - 2 and ndim > 1 else 1
+        # Largest stride first, an element's indices are the quotients; a dimension of one or of stride 0 has index 0.
+        self.order = sorted(((s, n, i) for i, (n, s) in enumerate(zip(self.shape, self.strides)) if n > 1 and s > 0), reverse=True)
+
+    def locate(self, offsets: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
+        """({dimension: index}, is it an element) of byte offsets from the first element."""
+        indices, left = {}, offsets // self.width
+        inside = (left >= 0) & (0 not in self.shape)
+        for stride, size, dimension in self.order:
+            indices[dimension] = np.minimum(left // stride, size - 1)
+            left = left - indices[dimension] * stride
+        return indices, inside & (left == 0)
+
+    def inside(self, offsets: np.ndarray, width: int) -> np.ndarray:
+        """Whether all `width` bytes from each offset are elements of this tensor."""
+        inside = self.locate(offsets)[1]
+        if width != self.width or (offsets % self.width).any():
+            inside = inside & self.locate(offsets + width - 1)[1]
+        return inside
+
+    def tile(self, indices: dict[int, np.ndarray], block: tuple[int, ...]) -> Tile:
+        """The rectangle around these elements, of which a block of this shape touched at least one."""
+        zero = np.zeros(1, np.int64)
+        row = indices.get(self.row, zero)
+        col = indices.get(self.row + 1, zero) if self.cols > 1 else zero
+        head = int(indices.get(self.row - 1, zero)[0])
+        batch = 0
+        for dimension in range(self.row - 1):
+            batch = batch * self.shape[dimension] + int(indices.get(dimension, zero)[0])
+        row0, col0 = int(row.min()), int(col.min())
+        if len(block) < 2:
+            block = (*block, 1) if self.cols == 1 or len(row) > 1 and row[0] != row[-1] else (1, *block)
+        # Lanes that follow each other in a row-major block are in one row of the tensor, or the block is transposed.
+        turned = self.cols > 1 and block[-1] > 1 and len(row) > 1 and row[0] != row[1]
+        lanes = (block[-1], block[-2]) if turned else (block[-2], block[-1])
+        rows, cols = int(row.max()) - row0 + 1, int(col.max()) - col0 + 1
+        return Tile(batch, head, row0, col0, rows, cols, lanes, turned, cols == self.cols)
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """{argument: name in the trace}: q_ptr and Q become q, unless that would give two arguments one name."""
+    short = {}
+    for path in paths:
+        name = next((path.removesuffix(ending) for ending in _ENDINGS if path.endswith(ending)), path)
+        short[path] = name.lower() if len(name) == 1 else name
+    return {path: name if list(short.values()).count(name) == 1 else path for path, name in short.items()}
+
+
+def distinct(offsets: np.ndarray, chosen: np.ndarray) -> int:
+    """How many different offsets the chosen lanes have; a tile that lies in order, or transposed, needs no sorting."""
+    for lanes in (offsets[chosen], offsets.T[chosen.T]):
+        if (np.diff(lanes) > 0).all():
+            return len(lanes)
+    return len(np.unique(lanes))
+
+
+def cut(value: np.ndarray, tiles: Sequence[Tile]) -> np.ndarray:
+    """The value without what lies past the end in a ragged tile: as many rows, and columns, as the tiles of q and k have.
+
+    Where q's and k's blocks are of one size a value's rows are q's, and its columns are head_dim's if that is not split.
+    """
+    rows = {tile.block[0]: tile.rows for tile in reversed(tiles)}
+    cols = {tile.block[0]: tile.rows for tile in tiles} | {tile.block[1]: tile.cols for tile in tiles if tile.whole}
+    return value[tuple(slice(sizes.get(n, n)) for n, sizes in zip(value.shape, (rows, cols)))]
+
+
+def stored_tile(value: np.ndarray, chosen: np.ndarray, tile: Tile) -> np.ndarray:
+    """What was stored to the tile, in the tensor's orientation."""
+    box = tuple(slice(lanes.min(), lanes.max() + 1) for lanes in np.nonzero(chosen))
+    stored = np.broadcast_to(value, chosen.shape)[box]
+    return stored.T if tile.turned else stored

@@ -1,0 +1,36 @@
+"""The oracle: attention in float64 on the CPU with torch's own autograd, and the error budget that kernels are held to."""
+
+from __future__ import annotations
+
+import torch
+
+FLOOR = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # a few roundings of a number near 1
+
+
+def standard(q, k, v, *, scale, causal=False, see=None, rescore=None, sink=None):
+    """(o, lse) in q's dtype: plain PyTorch. `see(i, j)` and `rescore(score, i, j)` are torch functions, i a place among the keys."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    n_q, n_k = q.shape[2], k.shape[2]
+    i = torch.arange(n_q, device=q.device)[:, None] + n_k - n_q
+    j = torch.arange(n_k, device=q.device)[None, :]
+    scores = q @ k.mT * scale
+    scores = rescore(scores, i, j) if rescore else scores
+    hidden = torch.zeros(n_q, n_k, dtype=torch.bool, device=q.device)
+    hidden = hidden | (j > i) if causal else hidden
+    hidden = hidden | ~see(i, j) if see else hidden
+    scores = scores.masked_fill(hidden, -torch.inf)
+    whole = scores if sink is None else torch.cat([scores, sink.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    blind = hidden.all(-1) & torch.tensor(sink is None)
+    lse = torch.where(blind, -torch.inf, torch.logsumexp(whole.masked_fill(blind[:, None], 0), -1)) if n_k or sink is not None else scores.new_full(scores.shape[:3], -torch.inf)
+    weights = torch.softmax(whole.masked_fill(blind[:, None], 0), -1)[..., :n_k].masked_fill(hidden, 0)
+    return weights @ v, lse
+
+
+def within_budget(name, given, plain, exact, times=2.0):
+    """`given` is at most `times` as far from float64 as plain PyTorch in the same dtype, plus a few roundings."""
+    exact = exact.to(torch.float64)
+    size = max(exact.abs().max().item(), 1.0) if exact.numel() else 1.0
+    ours, theirs = ((x.double().cpu() - exact).abs().max().item() if exact.numel() else 0.0 for x in (given, plain))
+    assert torch.isfinite(given).all(), f"{name} has a nan or an inf"
+    assert ours <= times * theirs + FLOOR[given.dtype] * size / 2, f"{name}: error {ours:.2e} against {theirs:.2e} of plain PyTorch"

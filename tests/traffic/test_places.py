@@ -1,0 +1,120 @@
+"""Addresses become elements, elements a rectangle: for any strides, against torch's own indexing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from flashlab.traffic.places import Argument, Tile, cut, distinct, short_names, stored_tile
+
+VIEWS = {
+    "plain": torch.zeros(3, 4, 5, 6),
+    "permuted": torch.zeros(6, 3, 5, 4).permute(1, 3, 2, 0),
+    "rows with gaps": torch.zeros(3, 4, 5, 9)[..., :6],
+    "every other": torch.zeros(6, 8, 10, 12)[::2, 1::2, ::2, 1::2],
+    "ones": torch.zeros(1, 4, 1, 6),
+    "sliding window": torch.zeros(40).as_strided((5, 3), (2, 1)),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_element_is_found_and_nothing_else(view):
+    tensor = VIEWS[view]
+    argument = Argument("x", tensor, 0, False)
+    index = np.indices(tensor.shape).reshape(tensor.dim(), -1)
+    offsets = (index * np.array(tensor.stride())[:, None]).sum(axis=0)
+    found, inside = argument.locate(offsets * 4)
+    assert inside.all()
+    back = sum(found[dimension] * tensor.stride(dimension) for dimension in found)
+    np.testing.assert_array_equal(back, offsets)
+    if view != "sliding window":  # there, elements share addresses
+        for dimension in found:
+            np.testing.assert_array_equal(found[dimension], index[dimension])
+    others = np.setdiff1d(np.arange(-50, offsets.max() + 50), offsets)
+    assert not argument.locate(others * 4)[1].any()
+
+
+def test_a_partly_outside_or_unaligned_access_is_outside():
+    argument = Argument("x", torch.zeros(4), 0, False)
+    assert argument.inside(np.array([0, 4, 12]), 4).all()
+    assert argument.inside(np.array([-4, 16, 13, 8]), 4).tolist() == [False, False, False, True]
+    assert argument.inside(np.array([8, 12]), 8).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "shape, per_row, rows, cols, at",
+    [
+        ((), False, 1, 1, (0, 0, 0, 0)),
+        ((7,), False, 7, 1, (0, 0, 2, 0)),
+        ((7, 5), False, 7, 5, (0, 0, 3, 2)),
+        ((7, 5), True, 5, 1, (0, 3, 2, 0)),
+        ((4, 7, 5), False, 7, 5, (0, 1, 3, 2)),
+        ((4, 7, 5), True, 5, 1, (1, 3, 2, 0)),
+        ((2, 4, 7, 5), False, 7, 5, (1, 1, 3, 2)),
+        ((3, 2, 4, 7, 5), False, 7, 5, (2 * 2 + 1, 1, 3, 2)),
+    ],
+)
+def test_which_dimension_is_what(shape, per_row, rows, cols, at):
+    tensor = torch.zeros(shape)
+    argument = Argument("x", tensor, 0, per_row)
+    index = (2, 1, 1, 3, 2)[5 - len(shape) :]
+    offset = sum(i * stride for i, stride in zip(index, tensor.stride())) * 4
+    tile = argument.tile(argument.locate(np.array([offset]))[0], (1,))
+    assert (argument.rows, argument.cols) == (rows, cols) and (tile.batch, tile.head, tile.row0, tile.col0) == at
+
+
+@pytest.mark.parametrize(
+    "lanes, block, turned, whole",
+    [
+        (lambda r, c: r[:, None] * 8 + c[None, :], (4, 2), False, False),
+        (lambda r, c: r[None, :] * 8 + c[:, None], (4, 2), True, False),
+        (lambda r, c: r * 8, (4, 1), False, False),
+        (lambda r, c: np.arange(8), (1, 8), False, True),
+        (lambda r, c: (r[:, None] * 8 + c[None, :])[None], (4, 2), False, False),
+    ],
+    ids=["tile", "transposed", "a column", "a row", "with a dimension of one"],
+)
+def test_how_a_block_lies_on_its_tensor(lanes, block, turned, whole):
+    argument = Argument("x", torch.zeros(6, 8), 0, False)
+    offsets = lanes(np.arange(4), np.arange(2)) * 4
+    tile = argument.tile(argument.locate(offsets.ravel())[0], offsets.shape)
+    assert (tile.block, tile.turned, tile.whole) == (block, turned, whole) and (tile.rows, tile.cols) == block
+
+
+def test_addresses_of_tensors_are_far_apart_and_aligned_alike():
+    tensor = torch.zeros(10)
+    first, second, view = (Argument("x", x, slot, False) for x, slot in ((tensor, 0), (tensor, 1), (tensor[1:], 2)))
+    assert second.seen - first.seen == 2**44 and view.seen % 16 == (first.seen + 4) % 16 and first.seen % 16 == tensor.data_ptr() % 16
+
+
+@pytest.mark.parametrize("lanes, count", [([0, 4, 8], 3), ([8, 4, 0], 3), ([0, 0, 4], 2), ([[0, 8], [4, 12]], 4), ([[0, 4], [0, 4]], 2)])
+def test_distinct_addresses(lanes, count):
+    lanes = np.array(lanes)
+    assert distinct(lanes, np.ones(lanes.shape, bool)) == count
+    assert distinct(lanes, lanes == lanes.flat[0]) == 1 and distinct(lanes, lanes < 0) == 0
+
+
+def test_names():
+    assert short_names(["q_ptr", "K", "x_desc", "x_base", "params.slopes", "Out", "o_pointer", "w_descriptor"]) == {
+        "q_ptr": "q", "K": "k", "x_desc": "x_desc", "x_base": "x_base", "params.slopes": "params.slopes", "Out": "Out", "o_pointer": "o",
+        "w_descriptor": "w",
+    }  # fmt: skip
+
+
+def test_values_lose_what_lies_past_the_end():
+    q = Tile(rows=3, cols=5, block=(4, 8), whole=True)
+    k = Tile(rows=2, cols=5, block=(16, 8), whole=True)
+    shapes = {shape: cut(np.zeros(shape), (q, k)).shape for shape in [(), (4,), (4, 8), (4, 16), (16,), (16, 8), (7, 7)]}
+    assert shapes == {(): (), (4,): (3,), (4, 8): (3, 5), (4, 16): (3, 2), (16,): (2,), (16, 8): (2, 5), (7, 7): (7, 7)}
+    part = k._replace(block=(8, 8), whole=False)  # k's rows are as many as a chunk of head_dim has columns
+    assert cut(np.zeros((4, 8)), (q._replace(whole=False), part)).shape == (3, 2)
+    square = (Tile(rows=rows, cols=1, block=(4, 4), whole=True) for rows in (3, 2))  # blocks of one size: q's rows, head_dim's columns
+    assert cut(np.zeros((4, 4)), tuple(square)).shape == (3, 1)
+
+
+def test_a_stored_value_has_the_tensor_s_orientation():
+    value, chosen = np.arange(6).reshape(2, 3), np.array([[True, True, False], [True, True, False]])
+    assert stored_tile(value, chosen, Tile()).tolist() == [[0, 1], [3, 4]]
+    assert stored_tile(value, chosen, Tile(turned=True)).tolist() == [[0, 3], [1, 4]]
+    assert stored_tile(np.array([7]), np.ones(3, bool), Tile()).tolist() == [7, 7, 7]
