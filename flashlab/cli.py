@@ -1,4 +1,4 @@
-"""The `flashlab` command: lab, doctor, reset, record, count.
+"""The `flashlab` command: lab, doctor, reset, record, count, bench.
 
 Each subcommand imports what it needs when it is called. A fault that the course knows (flashlab.problem.ERRORS) is one
 line on stderr and exit status 2.
@@ -41,6 +41,14 @@ def parser() -> argparse.ArgumentParser:
     count.add_argument("target", metavar="FILE.py:kernel")
     count.add_argument("arguments", nargs="*", help="after --: the file's own command line")
     count.set_defaults(call=run_count)
+
+    bench = commands.add_parser("bench", help="time our kernels beside PyTorch's on this GPU and keep the results")
+    bench.add_argument("what", choices=("forward", "backward", "growth"), help="a pass on the grid, or time and memory up to n = 131,072")
+    bench.add_argument("--quick", action="store_true", help="fewer sizes and peers: an answer within a minute")
+    bench.add_argument("--out", type=Path, metavar="FILE", help="where results are added (default: the GPU's file in flashlab/bench/recorded/)")
+    bench.add_argument("--peers", type=lambda text: text.split(","), metavar="A,B", help="e.g. triton,sdpa-flash (default: all)")
+    bench.add_argument("--head-dim", type=_whole_numbers, metavar="D,D", help="e.g. 64,128 (default: 64,128,256)")
+    bench.set_defaults(call=run_bench)
     return root
 
 
@@ -85,6 +93,16 @@ def run_count(options: argparse.Namespace) -> int:
     from flashlab.count import report
 
     return report(options.target, options.arguments)
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    from flashlab.bench.sweep import bench
+
+    return bench(options.what, quick=options.quick, out=options.out, names=options.peers, head_dims=options.head_dim)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,11 +6,24 @@ units; an algorithm has the same colour and marker in each (looks.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from flashlab.bench.records import Record, latest, stale
 from flashlab.hardware import Gpu
-from flashlab.looks import ALGORITHMS
+from flashlab.looks import ALGORITHMS, OTHER_TENSOR, Look
+
+# Kernels of the benchmark that are not algorithms of their own; ours is FlashAttention-2, in Triton.
+KERNELS = {
+    "triton": Look("flashlab, Triton", ALGORITHMS["flash2"].colour, ALGORITHMS["flash2"].marker),
+    "triton/fused": Look("flashlab, Triton, fused", ALGORITHMS["flash2"].colour, "X"),
+    "sdpa-flash": ALGORITHMS["sdpa-flash"],
+    "sdpa-cudnn": Look("torch SDPA, cuDNN", "#000000", "*"),
+    "sdpa-efficient": Look("torch SDPA, memory-efficient", OTHER_TENSOR, "<"),
+    "sdpa-math": ALGORITHMS["sdpa-math"],
+}
 
 
 def against_n(
@@ -35,6 +48,70 @@ def against_n(
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
+
+
+def tflops_against_n(records: Iterable[Record], pass_: str = "forward", *, head_dim: int = 128, causal: bool = False) -> Figure:
+    """TFLOP/s of each kernel against n, with a band from its 20th to its 80th percentile; the newest record of each n.
+
+    `records` of one device (flashlab.bench.records.load()). Raises LookupError where there are none of this kind.
+    """
+    found = [one for one in latest(records) if (one.pass_, one.head_dim, one.causal) == (pass_, head_dim, causal) and one.n_q == one.n_k]
+    device, lines = _lines(found, f"{pass_} records with head_dim {head_dim}, {'causal' if causal else 'full'}")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for kernel, line in lines.items():
+        look, ns = KERNELS[kernel], [one.n_q for one in line]
+        axes.plot(ns, [one.tflops for one in line], color=look.colour, marker=look.marker, label=_legend(kernel, line))
+        edges = ([one.tflops * one.time_ms / edge for one, edge in zip(line, times)] for times in ([r.p80_ms for r in line], [r.p20_ms for r in line]))
+        axes.fill_between(ns, *edges, color=look.colour, alpha=0.15, linewidth=0)
+    _lengths(axes, {one.n_q for one in found})
+    axes.set(ylabel="TFLOP/s", ylim=(0, None), title=f"{pass_}, head_dim {head_dim}, {'causal' if causal else 'full'}: {device}")
+    axes.legend(frameon=False)
+    return figure
+
+
+def growth_against_n(records: Iterable[Record], pass_: str = "forward") -> Figure:
+    """Time and extra memory of one growing sequence against n, each beside a dashed line of the slope it should have: n², n.
+
+    `records` from flashlab.bench.sweep.growth: one device, batch 1. Raises LookupError where there are none.
+    """
+    found = [one for one in latest(records) if one.pass_ == pass_ and one.batch == 1 and one.extra_bytes is not None]
+    device, lines = _lines(found, f"{pass_} records with batch 1 and their extra memory")
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    for axes, name, power in zip(figure.subplots(1, 2), ("time (ms)", "memory beyond inputs and results (bytes)"), (2, 1)):
+        for kernel, line in lines.items():
+            look, ns = KERNELS[kernel], [one.n_q for one in line]
+            values = [one.time_ms if power == 2 else one.extra_bytes for one in line]
+            axes.plot(ns, values, color=look.colour, marker=look.marker, label=_legend(kernel, line))
+            slope = [values[-1] * (n / ns[-1]) ** power for n in ns]
+            axes.plot(ns, slope, color=look.colour, linestyle="--", linewidth=1, alpha=0.6, label="n²" if power == 2 else "n")
+        axes.set_yscale("log")
+        _lengths(axes, {one.n_q for one in found})
+        axes.set(ylabel=name)
+        axes.legend(frameon=False)
+    figure.suptitle(f"{pass_}, head_dim {found[0].head_dim}, {found[0].heads} heads: {device}")
+    return figure
+
+
+def _lines(found: list[Record], what: str) -> tuple[str, dict[str, list[Record]]]:
+    """The device, and {kernel: its records in the order of n}, kernels in the order of KERNELS."""
+    devices = sorted({one.device for one in found})
+    if len(devices) != 1:
+        raise LookupError(f"the figure needs {what} of one device; there are those of {', '.join(devices) or 'none'}.")
+    kernels = [kernel for kernel in KERNELS if kernel in {one.kernel for one in found}]
+    return devices[0], {kernel: sorted((one for one in found if one.kernel == kernel), key=lambda one: one.n_q) for kernel in kernels}
+
+
+def _legend(kernel: str, line: list[Record]) -> str:
+    return KERNELS[kernel].label + (" (stale)" if any(map(stale, line)) else "")
+
+
+def _lengths(axes, ns: set[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(ns), [f"{n:,}" for n in sorted(ns)], rotation=30)
+    axes.minorticks_off()
+    axes.set_xlabel("sequence length n")
+    axes.grid(alpha=0.3)
 
 
 def memory_levels(gpu: Gpu) -> Figure:

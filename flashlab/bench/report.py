@@ -1,0 +1,120 @@
+"""Records as text: TFLOP/s of each kernel against n, and one number for each peer, beside the goal it was given.
+
+The one number is the geometric mean of peer's time over ours, n = 1,024 to 16,384, full and causal: twice as fast on one
+cell and half as fast on another is a mean of 1, which no other mean gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from flashlab.bench import records as store
+from flashlab.bench.records import Record
+
+# The least geometric mean wanted of our kernel on one H200: {pass: {peer: {head_dim: ratio}}}.
+GOALS = {
+    "forward": {"sdpa-flash": {64: 1.60, 128: 1.60, 256: 1.40}, "sdpa-cudnn": {64: 1.00, 128: 0.90}},
+    "backward": {"sdpa-flash": {64: 1.25, 128: 1.40, 256: 1.00}},
+}
+MEAN_FROM, MEAN_TO = 1024, 16384
+MEAN_CELLS = 10  # five n, full and causal
+STALE = "* stale: the kernel's code has changed since; measure again with flashlab bench."
+
+
+class Mean(NamedTuple):
+    """A geometric mean of `cells` ratios (above 1: ours is faster), and whether a record under it is stale."""
+
+    ratio: float
+    cells: int
+    stale: bool
+
+
+def geometric_mean(records: Iterable[Record], ours: str, peer: str, head_dim: int) -> Mean | None:
+    """How many times faster `ours` is than `peer`; None where no run timed both. `records` are of one pass and device."""
+    cells = [
+        (one, other)
+        for one, other in store.pairs(records, ours, peer)
+        if one.head_dim == head_dim and MEAN_FROM <= one.n_q <= MEAN_TO and one.n_q == one.n_k
+    ]
+    if not cells:
+        return None
+    logs = [math.log(other.time_ms / one.time_ms) for one, other in cells]
+    return Mean(math.exp(sum(logs) / len(logs)), len(cells), any(map(store.stale, sum(cells, ()))))
+
+
+def report(records: Iterable[Record], pass_: str) -> str:
+    """Everything to say about one pass, device by device: the table, then the means beside their goals."""
+    records = [one for one in records if one.pass_ == pass_]
+    if not records:
+        return f"{pass_}: nothing recorded."
+    parts = []
+    for device in dict.fromkeys(one.device for one in records):
+        here = [one for one in records if one.device == device]
+        parts += [table(here), means(here)]
+        parts += [STALE] * any(map(store.stale, store.latest(here)))
+    return "\n\n".join(filter(None, parts))
+
+
+def table(records: Iterable[Record]) -> str:
+    """TFLOP/s of each kernel, newest record first asked, one line for each head_dim, n and mask. Records of one pass and device."""
+    found = store.latest(records)
+    kernels = list(dict.fromkeys(one.kernel for one in found))
+    cells: dict[tuple, dict[str, Record]] = {}
+    for one in found:
+        cells.setdefault((one.head_dim, one.causal, one.n_q, one.n_k, one.batch, one.heads), {})[one.kernel] = one
+    rows = [("head_dim", "mask", "n", "batch", *kernels)]
+    for (head_dim, causal, n_q, _, batch, _), cell in sorted(cells.items()):
+        numbers = (f"{cell[name].tflops:,.0f}{'*' if store.stale(cell[name]) else ''}" if name in cell else "-" for name in kernels)
+        rows.append((str(head_dim), "causal" if causal else "full", f"{n_q:,}", str(batch), *numbers))
+    dates = sorted({one.date[:10] for one in found})
+    versions = sorted({f"torch {one.torch}, Triton {one.triton}, driver {one.driver}" for one in found})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"{found[0].pass_}, TFLOP/s, {found[0].device}, recorded on {when} ({'; '.join(versions)})\n{_columns(rows)}"
+
+
+def means(records: Iterable[Record]) -> str:
+    """Our geometric means against each peer, head_dim by head_dim, goals beside them; "" where there are none.
+
+    Where there are two variants of ours, the goal stands beside the faster one, which is named. Records of one pass and device.
+    """
+    records = list(records)
+    kernels = list(dict.fromkeys(one.kernel for one in records))
+    ours, peers = ([name for name in kernels if store.is_ours(name) == mine] for mine in (True, False))
+    rows = [("head_dim", "kernel", *(f"over {peer}" for peer in peers))]
+    for head_dim in sorted({one.head_dim for one in records}):
+        best = fastest(records, ours, head_dim)
+        for name in ours:
+            found = [geometric_mean(records, name, peer, head_dim) for peer in peers]
+            if any(found):
+                goals = [GOALS[records[0].pass_].get(peer, {}).get(head_dim) if name == best else None for peer in peers]
+                label = f"{name} (the faster)" if name == best and len(ours) > 1 else name
+                rows.append((str(head_dim), label, *map(_against, found, goals)))
+    if len(rows) == 1:
+        return ""
+    return f"times faster than each peer, geometric mean over n = {MEAN_FROM:,} to {MEAN_TO:,}, full and causal\n{_columns(rows)}"
+
+
+def fastest(records: Iterable[Record], ours: list[str], head_dim: int) -> str | None:
+    """The variant that beats the first one most; the first one itself where none does, or none was timed with it."""
+    records = list(records)
+    means = {name: geometric_mean(records, name, ours[0], head_dim) for name in ours}
+    return max((name for name in ours if means[name]), key=lambda name: means[name].ratio, default=ours[0] if ours else None)
+
+
+def _against(mean: Mean | None, goal: float | None) -> str:
+    """One cell: the mean, what is unusual about it, and the goal with its outcome."""
+    if mean is None:
+        return "-"
+    text = f"{mean.ratio:.2f}" + "*" * mean.stale
+    if mean.cells != MEAN_CELLS:
+        text += f" [{mean.cells} of {MEAN_CELLS} cells]"
+    if goal is not None:
+        text += f" (goal {goal:.2f}: {'met' if mean.ratio >= goal else 'missed'})"
+    return text
+
+
+def _columns(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(text.ljust(width) if i < 2 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths))) for row in rows)
