@@ -183,3 +183,95 @@ def flash_bound(problem: AttentionProblem, sram_bytes: int) -> float:
     sram_elements = check_size("sram_bytes", sram_bytes) / problem.element_bytes
     elements = problem.n_q * problem.n_k * problem.head_dim**2 / sram_elements
     return problem.batch * problem.heads * elements * problem.element_bytes
+
+
+# -- The backward pass --------------------------------------------------------------------------------------------------
+def _rows_visited(problem: AttentionProblem, block_q: int, block_k: int) -> int:
+    """Query rows that the key tiles of one head load, all together: n_q for each key tile, less what causal skips."""
+    first_row, end_row = _tile_edges(problem.n_q, block_q, "block_q")
+    first_key, _ = _tile_edges(problem.n_k, block_k, "block_k")
+    visits = np.full(len(first_row), len(first_key))
+    if problem.causal:  # a q tile is loaded by the key tiles whose first key its last row sees
+        visits = np.clip((end_row - 1 + problem.n_k - problem.n_q) // block_k + 1, 0, len(first_key))
+    return int(((end_row - first_row) * visits).sum())
+
+
+def _keys_programs(problem: AttentionProblem, block_q: int, block_k: int) -> dict[tuple[str, str], int]:
+    """What the delta programs and the keys programs move; a keys program serves a key head's whole group of query heads."""
+    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
+    heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
+    visited, rows, keys = heads * _rows_visited(problem, block_q, block_k), heads * problem.n_q, kv_heads * problem.n_k * d * e
+    return {
+        ("o", "load"): rows * d * e, ("do", "load"): (rows + visited) * d * e, ("delta", "store"): rows * a,
+        ("q", "load"): visited * d * e, ("lse", "load"): visited * a, ("delta", "load"): visited * a,
+        ("k", "load"): keys, ("v", "load"): keys, ("dk", "store"): keys, ("dv", "store"): keys,
+    }  # fmt: skip
+
+
+def backward_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
+    """FlashAttention-2's backward in two kernels: delta, then keys outside for dk and dv, then queries outside for dq.
+
+    Without causal, in elements of one head, with T_q = ⌈n_q / block_q⌉ and T_k = ⌈n_k / block_k⌉: 5·n_q·d + 4·n_k·d +
+    2·n_q·d·T_k + 2·n_k·d·T_q, and n_q·(3 + 2·T_k) statistics. Source: Dao 2023, Algorithm 2, its loop taken twice.
+    """
+    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
+    by_tensor, rows = _keys_programs(problem, block_q, block_k), problem.batch * problem.heads * problem.n_q
+    for tensor, size in (("q", d * e), ("do", d * e), ("lse", a), ("delta", a)):
+        by_tensor[tensor, "load"] += rows * size
+    streamed = flash2_traffic(problem, block_q=block_q, block_k=block_k).by_tensor.get(("k", "load"), 0)  # the same loop over keys
+    for tensor in "kv":
+        by_tensor[tensor, "load"] += streamed
+    return _traffic(by_tensor | {("dq", "store"): rows * d * e})
+
+
+def fused_backward_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
+    """The backward in one kernel, which sums dq in HBM in statistics' precision: zeroed, read and written for each tile.
+
+    An atomic does that reading and writing where the memory is; a Triton trace counts it once, as one addition.
+    Without causal, in elements of one head: 3·n_q·d + 4·n_k·d + 2·n_q·d·T_k, n_q·(1 + 2·T_k) statistics, and
+    2·n_q·d·(1 + T_k) of the sum. Source: Dao 2023, Algorithm 2.
+    """
+    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
+    heads = problem.batch * problem.heads
+    summed = heads * (problem.n_q + _rows_visited(problem, block_q, block_k)) * d * a
+    sums = {("dq_sum", "load"): summed, ("dq_sum", "store"): summed, ("dq", "store"): heads * problem.n_q * d * e}
+    return _traffic(_keys_programs(problem, block_q, block_k) | sums)
+
+
+def standard_backward_traffic(problem: AttentionProblem) -> Traffic:
+    """Standard attention's backward: five operators, 7·n_q·n_k·e for each head besides q, k, v, do and the gradients.
+
+    dv = weightsᵀ · do; dweights = do · vᵀ; dscores from weights and dweights (softmax's backward, delta and scale folded
+    in); dq = dscores · k; dk = dscoresᵀ · q. The weights are those that the forward stored. Source: Dao et al. 2022,
+    Algorithm 3.
+    """
+    e, d, heads = problem.element_bytes, problem.head_dim, problem.batch * problem.heads
+    queries, keys = heads * problem.n_q * d * e, problem.batch * problem.kv_heads * problem.n_k * d * e
+    whole = heads * problem.score_matrix_bytes
+    return _traffic({
+        ("weights", "load"): 2 * whole, ("dweights", "store"): whole, ("dweights", "load"): whole,
+        ("dscores", "store"): whole, ("dscores", "load"): 2 * whole,
+        ("q", "load"): queries, ("k", "load"): keys, ("v", "load"): keys, ("do", "load"): 2 * queries,
+        ("dq", "store"): queries, ("dk", "store"): keys, ("dv", "store"): keys,
+    })  # fmt: skip
+
+
+def backward_flops(problem: AttentionProblem, *, products: int = 5) -> int:
+    """FLOPs of the backward's matrix products: 2·head_dim for each visible score in each.
+
+    5 products: scores once more, dv, dweights, dq, dk (Dao 2023, section 4.1: 2.5 times the forward's). In two kernels
+    scores and dweights are made twice, so products=7; with the weights stored it would be 4.
+    """
+    return attention_flops(problem) // 2 * check_size("products", products)
+
+
+def backward_sram_bytes(problem: AttentionProblem, *, block_q: int, block_k: int, fused: bool = False) -> int:
+    """The most SRAM that the backward holds: tiles of q, k, v, do, scores and dweights, lse and delta, and what is summed.
+
+    Together 2·e·d·(block_q + block_k) + a·(2·block_q·block_k + 2·block_q) and, for a keys program, 2·a·d·block_k (dk and
+    dv; fused: and a·d·block_q), for a queries program a·d·block_q (dq); with tiles no larger than the problem.
+    """
+    rows, cols = min(check_size("block_q", block_q), problem.n_q), min(check_size("block_k", block_k), problem.n_k)
+    e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
+    sums = 2 * cols * d + rows * d if fused else max(2 * cols * d, rows * d)
+    return 2 * e * d * (rows + cols) + a * (2 * rows * cols + 2 * rows + sums)

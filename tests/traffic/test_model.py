@@ -1,23 +1,38 @@
 """traffic/model.py: every closed form equals the trace of its algorithm, tensor by tensor, and the bound is met."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
+import torch
 
+from flashlab import trace
+from flashlab.kernels import backward as kernels
+from flashlab.kernels import masks
+from flashlab.kernels.tiles import BackwardTiles, Tile
 from flashlab.problem import AttentionProblem
+from flashlab.reference.backward import backward, fused_backward
 from flashlab.reference.flash1 import flash1
 from flashlab.reference.flash2 import flash2
 from flashlab.reference.standard import standard
+from flashlab.traffic import triton_hooks
+from flashlab.traffic.eager import count_bytes
 from flashlab.traffic.memory import Memory
 from flashlab.traffic.model import (
     Traffic,
     attention_flops,
+    backward_flops,
+    backward_sram_bytes,
+    backward_traffic,
     flash1_sram_bytes,
     flash1_traffic,
     flash2_sram_bytes,
     flash2_traffic,
     flash_bound,
+    fused_backward_traffic,
     fused_traffic,
     softmax_traffic,
+    standard_backward_traffic,
     standard_traffic,
     visible_scores,
 )
@@ -299,3 +314,110 @@ def test_closed_forms_stay_cheap_at_any_size():
     assert attention_flops(huge) == 4 * 128 * (10**9 * (10**9 + 1) // 2)
     long = AttentionProblem(2**19, 2**19, 64, causal=True)
     assert flash1_traffic(long, block_q=16, block_k=16).bytes_moved > standard_traffic(long).bytes_moved
+
+
+# -- the backward pass ----------------------------------------------------------------------------------------------------------
+def backward_trace(algorithm, problem, **blocks):
+    q, k, v = problem.arrays()
+    o, lse = flash2(q, k, v, causal=problem.causal, **blocks)
+    memory = Memory()
+    algorithm(q, k, v, o, np.ones_like(o), lse, causal=problem.causal, memory=memory, **blocks)
+    return memory.trace
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("algorithm, form", [(backward, backward_traffic), (fused_backward, fused_backward_traffic)])
+def test_backward_bytes_and_sram_are_the_closed_forms(algorithm, form, causal, dtype):
+    for n_q, n_k, block_q, block_k in grid():
+        problem, blocks = AttentionProblem(n_q, n_k, head_dim=5, causal=causal, dtype=dtype), {"block_q": block_q, "block_k": block_k}
+        trace, most = backward_trace(algorithm, problem, **blocks), backward_sram_bytes(problem, fused=form is fused_backward_traffic, **blocks)
+        assert moved(trace) == form(problem, **blocks).by_tensor, (problem, blocks)
+        if causal or n_q * n_k == 0:
+            assert trace.peak_sram_bytes <= most, (problem, blocks)
+        else:
+            assert trace.peak_sram_bytes == most, (problem, blocks)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("n_q, n_k, block_q, block_k", [(64, 64, 16, 16), (40, 72, 16, 32), (72, 40, 32, 16)])
+def test_the_triton_backward_moves_what_the_closed_forms_say(n_q, n_k, block_q, block_k, causal):
+    problem = AttentionProblem(n_q, n_k, 16, batch=2, heads=4, kv_heads=2, causal=causal)
+    q, k, v = problem.tensors()
+    seen = torch.ones(n_q, n_k, dtype=torch.bool).tril(n_k - n_q) if causal else torch.ones(n_q, n_k, dtype=torch.bool)
+    scores = (problem.scale * q.float() @ k.float().repeat_interleave(2, 1).mT).masked_fill(~seen, -torch.inf)
+    lse = torch.logsumexp(scores, -1)
+    mask, tile = (masks.causal() if causal else masks.Mask()).encode(), Tile(block_q, block_k, 4, 1)
+    tiles = BackwardTiles(tile, (tile,), tile, tile)
+    for fused, form in ((False, backward_traffic), (True, fused_backward_traffic)):
+        traced = []
+        with triton_hooks.launches(lambda one: traced.append(trace(one.kernel, one.grid, *one.args, **one.meta))):
+            kernels.backward(q, k, v, q, lse, q, None, *masks.decode(*mask), problem.scale, fused=fused, tiles=tiles)
+        counted = sum((Counter(launch.bytes_by_tensor()) for launch in traced), Counter())
+        expected = form(problem, block_q=block_q, block_k=block_k).by_tensor.copy()
+        if fused:  # what the kernel adds by atomics: the sum's stores, less the zeros; zeros and the copy into dq are torch's
+            zeros = 4 * problem.batch * problem.heads * n_q * 16
+            expected["dq", "atomic"] = expected.pop(("dq_sum", "store")) - zeros
+            assert expected.pop(("dq_sum", "load")) == expected["dq", "atomic"] + zeros
+            del expected["dq", "store"]
+        assert counted == expected
+
+
+@pytest.mark.parametrize("n_q, n_k", [(64, 64), (17, 39)])
+def test_standard_backward_is_what_pytorch_s_operators_move(n_q, n_k):
+    problem = AttentionProblem(n_q, n_k, 16)
+    q, k, v = (x[0, 0] for x in problem.tensors())
+    weights, do = torch.softmax(q.float() @ k.float().T, -1).half(), torch.ones_like(q)
+    with count_bytes() as counter:
+        weights.T @ do
+        dscores = torch.ops.aten._softmax_backward_data(do @ v.T, weights, -1, torch.float16)
+        dscores @ k, dscores.T @ q
+    traffic = standard_backward_traffic(problem)
+    assert (counter.bytes_loaded, counter.bytes_stored) == (traffic.bytes_loaded, traffic.bytes_stored)
+
+
+def test_backward_by_hand():
+    problem = AttentionProblem(5, 7, 3, dtype="float64")  # tiles of 2 and 3: 3 of queries, 3 of keys
+    traffic = backward_traffic(problem, block_q=2, block_k=3)
+    assert traffic.bytes_moved == 8 * (5 * 15 + 4 * 21 + 2 * 15 * 3 + 2 * 21 * 3 + 5 * (3 + 2 * 3))
+    fused = fused_backward_traffic(problem, block_q=2, block_k=3)
+    assert fused.bytes_moved == 8 * (3 * 15 + 4 * 21 + 2 * 15 * 3 + 5 * (1 + 2 * 3) + 2 * 15 * (1 + 3))
+    half = fused_backward_traffic(problem.with_(dtype="float16"), block_q=2, block_k=3).by_tensor
+    assert half["dq_sum", "store"] == 2 * half["dq", "store"] * 4 == 240  # float32, once for zeros and once for each key tile
+    assert standard_backward_traffic(problem).bytes_moved == 8 * (7 * 35 + 4 * 15 + 4 * 21)
+    assert backward_sram_bytes(problem, block_q=2, block_k=3) == 8 * (2 * 3 * 5 + 2 * 6 + 2 * 2 + 2 * 9)
+    assert backward_sram_bytes(problem, block_q=5, block_k=2) == 8 * (2 * 3 * 7 + 2 * 10 + 2 * 5 + 15)
+    assert backward_sram_bytes(problem, block_q=5, block_k=2, fused=True) == 8 * (2 * 3 * 7 + 2 * 10 + 2 * 5 + 12 + 15)
+
+
+def test_causal_backward_by_hand():
+    problem = AttentionProblem(4, 6, 1, causal=True, dtype="float64")  # query i sees keys 0 to i + 2
+    by_tensor = backward_traffic(problem, block_q=2, block_k=2).by_tensor
+    assert by_tensor["q", "load"] == 8 * (4 + 4 + 2 + 4)  # key tiles see 4, 4 and 2 queries; and each query program its own
+    assert by_tensor["k", "load"] == 8 * (6 + 4 + 6)
+
+
+def test_the_backward_of_many_heads_and_of_few_key_heads():
+    one, many = AttentionProblem(17, 23, 8, causal=True), AttentionProblem(17, 23, 8, causal=True, batch=2, heads=6, kv_heads=3)
+    alone, together = (fused_backward_traffic(problem, block_q=4, block_k=8).by_tensor for problem in (one, many))
+    assert together == {key: size * (6 if key[0] in ("k", "v", "dk", "dv") else 12) for key, size in alone.items()}
+    alone, together = (backward_traffic(problem, block_q=4, block_k=8).by_tensor for problem in (one, many))
+    own, streamed = 23 * 8 * 2, alone["k", "load"] - 23 * 8 * 2  # by keys programs, and by queries programs
+    assert together["k", "load"] == together["v", "load"] == 6 * own + 12 * streamed
+    assert together["q", "load"] == 12 * alone["q", "load"] and together["dk", "store"] == 6 * alone["dk", "store"]
+
+
+def test_the_backward_does_two_and_a_half_times_the_forward_s_flops():
+    for causal in (False, True):
+        problem = AttentionProblem(113, 239, 16, heads=3, causal=causal)
+        assert 2 * backward_flops(problem) == 5 * attention_flops(problem)
+        assert 2 * backward_flops(problem, products=7) == 7 * attention_flops(problem)
+    with pytest.raises(ValueError, match="^products is 0; it must be"):
+        backward_flops(problem, products=0)
+
+
+@pytest.mark.parametrize("block", ["block_q", "block_k"])
+@pytest.mark.parametrize("count", [backward_traffic, fused_backward_traffic, backward_sram_bytes])
+def test_a_block_of_zero_is_refused_in_the_backward_too(count, block):
+    with pytest.raises(ValueError, match=f"^{block} is 0; it must be a whole number of at least 1"):
+        count(AttentionProblem(4, 4, 4, causal=True), **({"block_q": 2, "block_k": 2} | {block: 0}))
