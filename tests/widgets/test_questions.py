@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling")
+QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling", "backward")
 
 RIGHT = [
     ("start_here", "Why was flash faster", ["It moved fewer bytes between memory and processor."]),
@@ -37,6 +37,13 @@ RIGHT = [
     ("tiling", "Queries in the outer loop", ["k and v are read once for each tile of queries", "o is written once", "tiles of queries can run beside each other"]),
     ("tiling", "must load o again and again", ["keys in the outer loop (FlashAttention-1)"]),
     ("tiling", "changes the definition", ["False"]),
+    ("backward", "What does FlashAttention keep", ["lse: one number a query"]),
+    ("backward", "Which is dscores", ["w * (g - (w * g).sum())"]),
+    ("backward", "delta of a row equals", ["the row sum of do · o", "the row sum of weights · dweights"]),
+    ("backward", "How many matrix products", 5),
+    ("backward", "Its FLOPs, in units", 2.5),
+    ("backward", "The factor scale is forgotten", ["Nothing at once: the direction is right and the step for k is √head_dim too long."]),
+    ("backward", "If dv agrees", ["False"]),
 ]
 
 
