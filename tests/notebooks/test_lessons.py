@@ -7,18 +7,20 @@ import nbformat
 import pytest
 
 LESSONS = sorted(Path(__file__).parents[2].glob("notebooks/[0-9][0-9]_*.ipynb"))
-EDITABLE = {"00_start_here"}  # lessons with one longer cell that the reader is asked to change
+EDITABLE = {"00_start_here", "05_triton_primer", "06_triton_forward"}  # lessons with one longer cell that the reader is asked to change
 FACTS = {
     "00_start_here": ["rows"],
     "01_standard_attention": ["134,217,728 bytes", "33,554,432 bytes", "545,259,520 bytes", "64 times that"],
     "02_roofline": ["8,589,934,592 FLOPs", "412 tokens"],
     "03_online_softmax": ["neutral: True", "no keys: [[0.0, 0.0]] lse [-inf]"],
     "04_tiling": ["57,856 bytes", "20,736 bytes", "35,328 bytes", "36 tiles", "541,065,216 bytes"],
+    "05_triton_primer": ["15.5", "32 registers", "4,000 bytes", "928 bytes", "91,776 bytes", "16,384 bytes", "24 of the 256 lanes"],
+    "06_triton_forward": ["20,736 bytes", "10 tiles", "14,592 bytes", "81,808 bytes", "0.0 with lse -inf", "41,216 bytes", "traced: 1 ×"],
     "07_backward": ["32,768 bytes", "73,728 bytes", "54,016 bytes", "98,816 bytes", "22.5 ×", "gradcheck of o and lse: True"],
 }
 
 
-GIVEN = {"8,192", "10,000"}  # sizes that a lesson sets, not results
+GIVEN = {"8,192", "10,000", "100,000"}  # sizes that a lesson sets, not results
 # (lesson, a sentence in its text, what to look for in its recorded outputs, and between which numbers that must lie)
 MEASURED = [
     ("00_start_here", "That is one row in four, by chance.", r"compared: (\d+) rows", 44, 52),
@@ -30,6 +32,12 @@ MEASURED = [
     ("03_online_softmax", "In the first tile all 64 rise", r"the maximum rose in: \[(\d+),", 64, 64),
     ("03_online_softmax", "A few units of the last digit of a float64.", r"largest difference: (\d+e-\d+)", 0, 2e-15),
     ("04_tiling", "It falls towards 12", r"n =  16384: FlashAttention-1 moves ([\d.]+) ×", 12, 13),
+    ("05_triton_primer", "On the H200 yours comes much nearer to a copy's rate.", r"yours .*GB/s, +(\d+)% of a copy", 60, 105),
+    ("05_triton_primer", "it ran at a small part of a copy's rate", r"torch.softmax .*GB/s, +(\d+)% of a copy", 10, 55),
+    ("06_triton_forward", "Within the budget", r"([\d.]+) ×, at most 2 ×", 0, 2),
+    ("06_triton_forward", "in 16 bits *below* plain PyTorch", r"float16 .*: ([\d.]+) ×, at most 2 ×", 0, 1),
+    ("06_triton_forward", "forty lines of Triton are in the class of PyTorch's FlashAttention-2", r"yours .* (\d+) TFLOP/s", 200, 600),
+    ("06_triton_forward", "the library's kernel is faster than both", r"flashlab.attention .* (\d+) TFLOP/s", 400, 700),
     ("07_backward", "Nothing happens to them, so the loss does not move", r"computed: ([\d.e-]+)", 0, 0),
     ("07_backward", "dv never passes the softmax, so it stays right", r"dv is off by ([\d.e-]+), dk by", 0, 1e-14),
     ("07_backward", "dv never passes the softmax, so it stays right", r"dv is off by [\d.e-]+, dk by ([\d.]+)", 0.1, 1),

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling", "backward")
+QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling", "triton_primer", "triton_forward", "backward")
 
 RIGHT = [
     ("start_here", "Why was flash faster", ["It moved fewer bytes between memory and processor."]),
@@ -37,6 +37,17 @@ RIGHT = [
     ("tiling", "Queries in the outer loop", ["k and v are read once for each tile of queries", "o is written once", "tiles of queries can run beside each other"]),
     ("tiling", "must load o again and again", ["keys in the outer loop (FlashAttention-1)"]),
     ("tiling", "changes the definition", ["False"]),
+    ("triton_primer", "What does one program", ["one multiprocessor, as a few warps"]),
+    ("triton_primer", "How many programs", 128),
+    ("triton_primer", "has strides (100, 1)", 702),
+    ("triton_primer", "why do masked places hold", ["exp(−∞) is 0, so they add nothing to the sum and never are the maximum."]),
+    ("triton_primer", "loads without a mask", ["It reads memory outside its tensor: a trace finds that, values need not."]),
+    ("triton_forward", "outer loop", ["The grid: one program for each tile of each head."]),
+    ("triton_forward", "2^(x · log₂e)", ["The GPU has an instruction for 2ˣ; and log₂e can be folded into the scale."]),
+    ("triton_forward", "How many bytes of k", 131_072),
+    ("triton_forward", "runs its loop over all keys", ["Its trace: tiles above the diagonal are loaded, and the bytes are those without causal."]),
+    ("triton_forward", "What becomes a quarter", ["the memory that k and v take", "what must come from HBM at least, for k and v"]),
+    ("triton_forward", "less than 1e-6", ["False"]),
     ("backward", "What does FlashAttention keep", ["lse: one number a query"]),
     ("backward", "Which is dscores", ["w * (g - (w * g).sum())"]),
     ("backward", "delta of a row equals", ["the row sum of do · o", "the row sum of weights · dweights"]),
