@@ -119,6 +119,8 @@ def test_every_module_keeps_the_rules(path, module):
         ("problem", "import flashlab.looks", "looks"),
         ("bench.timing", "from flashlab.widgets.quiz import quiz", "widgets.quiz"),
         ("widgets.quiz", "from flashlab.bench.timing import time_call", "bench.timing"),
+        ("kernels.tiles", "from flashlab.bench.records import load", "bench.records"),
+        ("bench.peers", "from flashlab.reference import flash2", "reference.flash2"),
         ("lab", "from flashlab.kernels import standard", "kernels.standard"),
         ("notebook", "from flashlab.widgets.quiz import quiz", "widgets.quiz"),
         ("cli", "from flashlab import doctor", "doctor"),
@@ -137,6 +139,8 @@ def test_a_forbidden_import_is_found(module, source, forbidden):
     [
         ("reference.flash2", "from flashlab.reference.inputs import checked\nfrom . import standard\nfrom flashlab import problem"),
         ("kernels.forward", "from flashlab import runtime\nfrom flashlab.traffic.trace import Trace"),
+        ("bench.peers", "from flashlab import runtime\ndef f():\n    from flashlab.kernels.api import attention"),
+        ("bench.records", "from flashlab.bench.timing import Timing\nfrom flashlab.traffic.model import attention_flops"),
         ("widgets.roofline", "from flashlab import AttentionProblem, Trace\nfrom flashlab.hardware import gpu"),
         ("notebook", "def f():\n    from flashlab.widgets.quiz import quiz"),
         ("reference.flash2", "import numpy as np\nfrom collections import abc\nimport torch.nn"),

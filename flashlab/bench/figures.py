@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from flashlab.bench.records import Record, latest, stale
+from flashlab.bench.records import Record, growing, latest, on_grid, stale
 from flashlab.hardware import Gpu
 from flashlab.looks import ALGORITHMS, OTHER_TENSOR, Look
 
@@ -55,30 +55,37 @@ def tflops_against_n(records: Iterable[Record], pass_: str = "forward", *, head_
 
     `records` of one device (flashlab.bench.records.load()). Raises LookupError where there are none of this kind.
     """
-    found = [one for one in latest(records) if (one.pass_, one.head_dim, one.causal) == (pass_, head_dim, causal) and one.n_q == one.n_k]
-    device, lines = _lines(found, f"{pass_} records with head_dim {head_dim}, {'causal' if causal else 'full'}")
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    kind = (pass_, head_dim, causal)
+    found = sorted((one for one in on_grid(latest(records)) if (one.pass_, one.head_dim, one.causal) == kind), key=lambda one: one.n_q)
+    lines = {kernel: [one for one in found if one.kernel == kernel] for kernel in KERNELS}
+    device = _device(found, f"{pass_} records of the grid with head_dim {head_dim}, {'causal' if causal else 'full'}")
+    figure = Figure(figsize=(8.5, 4), layout="constrained")
     axes = figure.subplots()
     for kernel, line in lines.items():
+        if not line:
+            continue
         look, ns = KERNELS[kernel], [one.n_q for one in line]
         axes.plot(ns, [one.tflops for one in line], color=look.colour, marker=look.marker, label=_legend(kernel, line))
-        edges = ([one.tflops * one.time_ms / edge for one, edge in zip(line, times)] for times in ([r.p80_ms for r in line], [r.p20_ms for r in line]))
-        axes.fill_between(ns, *edges, color=look.colour, alpha=0.15, linewidth=0)
+        slow, fast = ([one.tflops * one.time_ms / getattr(one, edge) for one in line] for edge in ("p80_ms", "p20_ms"))
+        axes.fill_between(ns, slow, fast, color=look.colour, alpha=0.15, linewidth=0)
     _lengths(axes, {one.n_q for one in found})
     axes.set(ylabel="TFLOP/s", ylim=(0, None), title=f"{pass_}, head_dim {head_dim}, {'causal' if causal else 'full'}: {device}")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
 def growth_against_n(records: Iterable[Record], pass_: str = "forward") -> Figure:
     """Time and extra memory of one growing sequence against n, each beside a dashed line of the slope it should have: n², n.
 
+    Extra is what a call holds at its peak beyond its inputs and results.
+
     `records` from flashlab.bench.sweep.growth: one device, batch 1. Raises LookupError where there are none.
     """
-    found = [one for one in latest(records) if one.pass_ == pass_ and one.batch == 1 and one.extra_bytes is not None]
-    device, lines = _lines(found, f"{pass_} records with batch 1 and their extra memory")
+    lines = growing(records, pass_)
+    found = [one for line in lines.values() for one in line]
+    device = _device(found, f"{pass_} records of a growing sequence")
     figure = Figure(figsize=(9, 4), layout="constrained")
-    for axes, name, power in zip(figure.subplots(1, 2), ("time (ms)", "memory beyond inputs and results (bytes)"), (2, 1)):
+    for axes, name, power in zip(figure.subplots(1, 2), ("time (ms)", "extra memory (bytes)"), (2, 1)):
         for kernel, line in lines.items():
             look, ns = KERNELS[kernel], [one.n_q for one in line]
             values = [one.time_ms if power == 2 else one.extra_bytes for one in line]
@@ -93,13 +100,11 @@ def growth_against_n(records: Iterable[Record], pass_: str = "forward") -> Figur
     return figure
 
 
-def _lines(found: list[Record], what: str) -> tuple[str, dict[str, list[Record]]]:
-    """The device, and {kernel: its records in the order of n}, kernels in the order of KERNELS."""
+def _device(found: list[Record], what: str) -> str:
     devices = sorted({one.device for one in found})
     if len(devices) != 1:
-        raise LookupError(f"the figure needs {what} of one device; there are those of {', '.join(devices) or 'none'}.")
-    kernels = [kernel for kernel in KERNELS if kernel in {one.kernel for one in found}]
-    return devices[0], {kernel: sorted((one for one in found if one.kernel == kernel), key=lambda one: one.n_q) for kernel in kernels}
+        raise LookupError(f"the figure needs {what}, of one device; there are those of {', '.join(devices) or 'none'}.")
+    return devices[0]
 
 
 def _legend(kernel: str, line: list[Record]) -> str:

@@ -26,6 +26,9 @@ from flashlab.traffic.model import attention_flops
 
 RECORDED = Path(__file__).parent / "recorded"
 KERNELS = Path(__file__).parents[1] / "kernels"
+# The papers' grid: every n has the same inputs to read, and twice the scores of the one before.
+TOKENS = 16384  # batch · n
+WIDTH = 2048  # heads · head_dim
 # The modules of flashlab/kernels that a pass of kernel `triton` runs through.
 SOURCES = {
     "forward": ("api", "forward", "masks", "primitives", "tiles"),
@@ -138,9 +141,11 @@ def _shape(node: object) -> str:
     if not isinstance(node, ast.AST):
         return repr(node)
     given = dict(ast.iter_fields(node))
-    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node, clean=False) is not None:
+    documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    if documented and ast.get_docstring(node, clean=False) is not None:
         given["body"] = given["body"][1:]
-    return f"{type(node).__name__}({','.join(f'{name}={_shape(value)}' for name, value in given.items() if value not in (None, []))})"
+    inside = ",".join(f"{name}={_shape(value)}" for name, value in given.items() if value not in (None, []))
+    return f"{type(node).__name__}({inside})"
 
 
 def stale(record: Record) -> bool:
@@ -171,6 +176,21 @@ def load(path: Path | None = None) -> list[Record]:
             except (ValueError, TypeError) as why:
                 raise ValueError(f"{file}, line {number}, is not a record: {why}. Delete the line or measure again.") from None
     return found
+
+
+def on_grid(records: Iterable[Record]) -> list[Record]:
+    """Those of the grid; the others are of one sequence that grows, and do not belong into its tables and means."""
+    return [one for one in records if one.n_q == one.n_k and one.batch * one.n_q == TOKENS and one.heads * one.head_dim == WIDTH]
+
+
+def growing(records: Iterable[Record], pass_: str, *, head_dim: int = 128, heads: int = 16, causal: bool = False) -> dict[str, list[Record]]:
+    """{kernel: its newest records of one sequence, in the order of n}, those kernels that were timed at two lengths or more."""
+    wanted = (pass_, 1, heads, head_dim, causal)
+    found: dict[str, list[Record]] = {}
+    for one in sorted(latest(records), key=lambda one: one.n_q):
+        if (one.pass_, one.batch, one.heads, one.head_dim, one.causal) == wanted and one.n_q == one.n_k and one.extra_bytes is not None:
+            found.setdefault(one.kernel, []).append(one)
+    return {kernel: line for kernel, line in found.items() if len(line) > 1}
 
 
 def latest(records: Iterable[Record]) -> list[Record]:

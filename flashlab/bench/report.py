@@ -46,9 +46,9 @@ def geometric_mean(records: Iterable[Record], ours: str, peer: str, head_dim: in
 
 def report(records: Iterable[Record], pass_: str) -> str:
     """Everything to say about one pass, device by device: the table, then the means beside their goals."""
-    records = [one for one in records if one.pass_ == pass_]
+    records = store.on_grid(one for one in records if one.pass_ == pass_)
     if not records:
-        return f"{pass_}: nothing recorded."
+        return f"{pass_}: nothing recorded on the grid."
     parts = []
     for device in dict.fromkeys(one.device for one in records):
         here = [one for one in records if one.device == device]
@@ -72,6 +72,27 @@ def table(records: Iterable[Record]) -> str:
     versions = sorted({f"torch {one.torch}, Triton {one.triton}, driver {one.driver}" for one in found})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return f"{found[0].pass_}, TFLOP/s, {found[0].device}, recorded on {when} ({'; '.join(versions)})\n{_columns(rows)}"
+
+
+def growth_table(records: Iterable[Record], pass_: str) -> str:
+    """Time and extra memory of one growing sequence, each beside its factor over the line before: 4 is n², 2 is n."""
+    parts = []
+    records = list(records)
+    for device in dict.fromkeys(one.device for one in records):
+        lines = store.growing((one for one in records if one.device == device), pass_)
+        rows = [("kernel", "n", "time (ms)", "factor", "extra memory (bytes)", "factor")]
+        for kernel, line in lines.items():
+            for before, one in zip([None, *line], line):
+                time = f"{one.time_ms / before.time_ms:.2f}" if before else ""
+                memory = f"{one.extra_bytes / before.extra_bytes:.2f}" if before and before.extra_bytes else ""
+                name = kernel + "*" * store.stale(one)
+                rows.append((name, f"{one.n_q:,}", f"{one.time_ms:,.3f}", time, f"{one.extra_bytes:,}", memory))
+        if len(rows) > 1:
+            some = next(iter(lines.values()))[0]
+            title = f"{pass_}, one sequence of n, {some.heads} heads, head_dim {some.head_dim}, {device}, recorded on {some.date[:10]}"
+            parts.append(f"{title}\n{_columns(rows, left=1)}")
+            parts += [STALE] * any(store.stale(one) for line in lines.values() for one in line)
+    return "\n\n".join(parts) or f"{pass_}: no growing sequence recorded."
 
 
 def means(records: Iterable[Record]) -> str:
@@ -115,6 +136,8 @@ def _against(mean: Mean | None, goal: float | None) -> str:
     return text
 
 
-def _columns(rows: list[tuple[str, ...]]) -> str:
+def _columns(rows: list[tuple[str, ...]], left: int = 2) -> str:
+    """Rows as lines: the first `left` columns begin together, the others, numbers, end together."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(text.ljust(width) if i < 2 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths))) for row in rows)
+    lines = ("  ".join(text.ljust(w) if i < left else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths))) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

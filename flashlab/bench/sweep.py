@@ -1,8 +1,7 @@
 """Time every peer on a grid of problems, one problem after the other and all peers on each: a ratio compares like with like.
 
-The grid is that of the FlashAttention papers: batch · n = 16384 and heads · head_dim = 2048, so every n has the same
-inputs to read and twice the scores of the one before. A peer that cannot do a cell is named with the reason, and so is
-one that runs out of memory or fails; the others go on.
+The grid is that of the FlashAttention papers: batch · n = 16384 and heads · head_dim = 2048. A peer that cannot do a cell
+is named with the reason, and so is one that runs out of memory or fails; the others go on.
 """
 
 from __future__ import annotations
@@ -22,19 +21,18 @@ import torch
 from flashlab import runtime
 from flashlab.bench import peers, records
 from flashlab.bench.peers import PASSES, PEERS, Peer
-from flashlab.bench.records import Record
-from flashlab.bench.report import report
+from flashlab.bench.records import TOKENS, WIDTH, Record
+from flashlab.bench.report import growth_table, report
 from flashlab.bench.timing import Timing, device_name, time_call
 from flashlab.problem import AttentionProblem
 
-TOKENS = 16384  # batch · n
-WIDTH = 2048  # heads · head_dim
 HEAD_DIMS = (64, 128, 256)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 GROWTH = tuple(2**power for power in range(10, 18))  # 1,024 to 131,072
 BUDGET_MS, WARMUP_MS, LEAST = 60, 20, 5
 # What answers within a minute, compiling included.
-QUICK_HEAD_DIMS, QUICK_LENGTHS, QUICK_PEERS, QUICK_BUDGET_MS = (64, 128), (1024, 4096, 16384), ("triton", "triton/fused", "sdpa-flash", "sdpa-cudnn"), 30
+QUICK_HEAD_DIMS, QUICK_LENGTHS, QUICK_BUDGET_MS = (64, 128), (1024, 4096, 16384), 30
+QUICK_PEERS = ("triton", "triton/fused", "sdpa-flash", "sdpa-cudnn")
 NO_KERNEL = "No available kernel|No viable backend"  # SDPA's words for "not this backend"
 
 
@@ -60,7 +58,7 @@ def grid(head_dims: Iterable[int] = HEAD_DIMS, lengths: Iterable[int] = LENGTHS)
         if d not in HEAD_DIMS:
             raise LookupError(f"the grid has no head_dim {d}; it has {', '.join(map(str, HEAD_DIMS))}.")
     return [
-        AttentionProblem(n, n, d, batch=max(1, TOKENS // n), heads=WIDTH // d, causal=causal, dtype="bfloat16")
+        AttentionProblem(n, n, d, batch=TOKENS // n, heads=WIDTH // d, causal=causal, dtype="bfloat16")
         for d in head_dims
         for n in lengths
         for causal in (False, True)
@@ -84,8 +82,7 @@ def sweep(
             why = peer.can(problem, pass_, device)
             yield Missing(peer.name, pass_, problem, why) if why else _cell(peer, problem, pass_, device, budget_ms, date, clock)
         if torch.device(device).type == "cuda":
-            gc.collect()
-            torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # what one peer leaves must not crowd out the next
 
 
 def growth(
@@ -128,8 +125,8 @@ def _cell(peer, problem, pass_, device, budget_ms, date, clock) -> Record | Miss
             missing = Missing(peer.name, pass_, problem, _told(told) if nothing else f"{type(fault).__name__}: {reason}", failed=not nothing)
     if missing:
         call = None  # noqa: F841, with it go the tensors that did not fit
-        gc.collect()
         if torch.device(device).type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
         return missing
     return records.record(peer.name, pass_, problem, timing, date=date, device=device, extra_bytes=extra)
@@ -177,9 +174,8 @@ def bench(
     path = out or records.path_for(device_name(device))
     if what == "growth":
         chosen = peers.find(names or ("triton",))
-        ns, passes = [n for n in GROWTH if n <= TOKENS or not quick], PASSES
-        results = growth(ns, passes, chosen, head_dim=head_dims[0] if head_dims else 128, budget_ms=budget_ms, device=device)
-        total = len(ns) * len(passes)
+        ns = [n for n in GROWTH if n <= TOKENS or not quick]
+        results, total = growth(ns, PASSES, chosen, budget_ms=budget_ms, device=device), len(ns) * len(PASSES)
     else:
         chosen = peers.find(names or (QUICK_PEERS if quick else PEERS))
         chosen = [peer for peer in chosen if names or what in peer.passes]
@@ -190,8 +186,7 @@ def bench(
     for kernel, pass_, why in dict.fromkeys((one.kernel, one.pass_, one.why) for one in missing):
         cells = [one.problem for one in missing if (one.kernel, one.pass_, one.why) == (kernel, pass_, why)]
         print(f"not timed: {kernel} {pass_}, {len(cells)} of {total} cells, first {_name(cells[0])}: {why}")
-    for pass_ in PASSES if what == "growth" else (what,):
-        print("", report(taken, pass_), sep="\n")
+    _show(taken, what)
     print(f"\n{len(taken)} records were added to {path}")
     return int(any(one.failed for one in missing))
 
@@ -227,6 +222,10 @@ def _show_recorded(what: str, out: Path | None) -> int:
     if not found:
         runtime.need_gpu("flashlab bench")
     print(runtime.describe(), "Nothing was timed; these results were recorded before.")
-    for pass_ in PASSES if what == "growth" else (what,):
-        print("", report(found, pass_), sep="\n")
+    _show(found, what)
     return 0
+
+
+def _show(found: list[Record], what: str) -> None:
+    texts = [growth_table(found, pass_) for pass_ in PASSES] if what == "growth" else [report(found, what)]
+    print("", *texts, sep="\n\n" if len(texts) > 1 else "\n")
