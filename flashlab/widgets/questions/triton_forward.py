@@ -25,6 +25,7 @@ QUESTIONS = [
             "eˣ would overflow.": "Subtracting row_max sees to that, in any base.",
             "float16 knows no eˣ.": "The weights are computed in float32.",
         },
+        because="eˣ = 2^(x · log₂e) exactly; scale · log₂e is one constant, so each score needs one multiplication for both.",
     ),
     number(
         "n_q = n_k = 256, head_dim 64, float16, tiles of 64 × 64, one head, not causal. How many bytes of k does the kernel load?",
