@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 LESSONS = sorted(Path(__file__).parents[2].glob("notebooks/[0-9][0-9]_*.ipynb"))
-EDITABLE = {"00_start_here", "05_triton_primer", "06_triton_forward"}  # lessons with one longer cell that the reader is asked to change
+EDITABLE = {"00_start_here", "05_triton_primer", "06_triton_forward", "08_triton_backward"}  # lessons with one longer cell that the reader is asked to change
 FACTS = {
     "00_start_here": ["rows"],
     "01_standard_attention": ["134,217,728 bytes", "33,554,432 bytes", "545,259,520 bytes", "64 times that"],
@@ -17,6 +17,7 @@ FACTS = {
     "05_triton_primer": ["15.5", "32 registers", "4,000 bytes", "928 bytes", "91,776 bytes", "16,384 bytes", "24 of the 256 lanes"],
     "06_triton_forward": ["20,736 bytes", "10 tiles", "14,592 bytes", "81,808 bytes", "0.0 with lse -inf", "41,216 bytes", "traced: 1 ×"],
     "07_backward": ["32,768 bytes", "73,728 bytes", "54,016 bytes", "98,816 bytes", "22.5 ×", "gradcheck of o and lse: True"],
+    "08_triton_backward": ["it should be: 1111.0", "26,624 bytes", "54,016 bytes", "40,960 bytes", "16,384 bytes", "1.48 ×", "compiled: True"],
 }
 
 
@@ -43,6 +44,12 @@ MEASURED = [
     ("07_backward", "dv never passes the softmax, so it stays right", r"dv is off by [\d.e-]+, dk by ([\d.]+)", 0.1, 1),
     ("07_backward", "The same factor everywhere", r"too large by a factor of ([\d.]+) to", 2, 2),
     ("07_backward", "Only the last row, which sees every key, sums to 1.", r"weights sum to \[.* ([\d.]+) *\]", 1, 1),
+    ("08_triton_backward", "Right, and the same bytes as the loop, to the last one.", r"dk is off by (\d+e-\d+);", 0, 5e-3),
+    ("08_triton_backward", "Most differ, in the last bits.", r"(\d+)% of the sums differ", 50, 100),
+    ("08_triton_backward", "the two kernels give the same bits each time", r"deterministic=True: (\d) of 4", 0, 0),
+    ("08_triton_backward", "and the fused one does not", r"deterministic=False: (\d) of 4", 1, 4),
+    ("08_triton_backward", "Rounding of float32.", r"differs from float64 by ([\d.e-]+)", 0, 1e-5),
+    ("08_triton_backward", "at most **three** times the error of plain PyTorch", r"d[qkv]: ([\d.]+) × the error", 0, 3),
 ]
 
 

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling", "triton_primer", "triton_forward", "backward")
+QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling", "triton_primer", "triton_forward", "backward", "triton_backward")
 
 RIGHT = [
     ("start_here", "Why was flash faster", ["It moved fewer bytes between memory and processor."]),
@@ -55,6 +55,13 @@ RIGHT = [
     ("backward", "Its FLOPs, in units", 2.5),
     ("backward", "The factor scale is forgotten", ["Nothing at once: the direction is right and the step for k is √head_dim too long."]),
     ("backward", "If dv agrees", ["False"]),
+    ("triton_backward", "A program owns a tile of keys", ["dk and dv"]),
+    ("triton_backward", "Why are there two kernels", ["So that each row of a gradient has one writer."]),
+    ("triton_backward", "How often is each row of dq added to", 8),
+    ("triton_backward", "deterministic=False", ["the last bits of dq"]),
+    ("triton_backward", "two-kernel backward moved how many bytes", 54_016),
+    ("triton_backward", "Keys tiles become twice as tall", ["the bytes of q and do that the keys kernel reads"]),
+    ("triton_backward", "torch.compile must understand", ["False"]),
 ]
 
 
