@@ -42,6 +42,7 @@ QUESTIONS = [
             "lse, which comes out too large.": "exp(−∞) = 0 adds nothing to it.",
             "Nothing does, and it does not matter.": "For long texts it takes about twice the time.",
         },
+        because="Only what was loaded tells: the values are those of a kernel that skips.",
     ),
     multiple(
         "Four query heads share one head of keys and values. What becomes a quarter?",
