@@ -26,8 +26,8 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels.masks import hide, key_range, query_range, rescore, rescore_slope
-from flashlab.kernels.primitives import INF, LOG2_E, load_tile, store_tile, tile_edges
-from flashlab.kernels.tiles import BackwardTiles, backward_tiles, describe, layout
+from flashlab.kernels.primitives import INF, LOG2_E, load_tile, place, store_tile, tile_edges
+from flashlab.kernels.tiles import BackwardTiles, backward_tiles, describe, heads_at_once, layout
 
 
 @triton.jit
@@ -111,29 +111,29 @@ def over_queries(
         if FUSED:
             dq_tile = tl.dot(dscores.T, k_tile, input_precision="ieee") * scale  # (block_q, padded)
             cols = tl.arange(0, PADDED)
-            place = dq + ((batch.to(tl.int64) * heads + head) * n_q + start) * PADDED
+            dq_rows = dq + ((batch.to(tl.int64) * heads + head) * n_q + start) * PADDED
             offsets = tl.arange(0, BLOCK_Q)[:, None] * PADDED + cols[None, :]
             if PREDICATE and LAYOUT.ragged:
-                tl.atomic_add(place + offsets, dq_tile, mask=(rows < n_q)[:, None], sem="relaxed")  # add block_q · padded
+                tl.atomic_add(dq_rows + offsets, dq_tile, mask=(rows < n_q)[:, None], sem="relaxed")  # add block_q · padded
             else:
-                tl.atomic_add(place + offsets, dq_tile, sem="relaxed")
+                tl.atomic_add(dq_rows + offsets, dq_tile, sem="relaxed")
     return dk, dv
 
 
 @triton.jit
 def keys_kernel(
     q, k, v, do, lse, delta, dq, dk, dv, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
-    heads, n_q, n_k, scale, mask_params,
-    GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    all_heads, heads, n_q, n_k, scale, mask_params,
+    GROUP: tl.constexpr, AT_ONCE: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dk (if DK) and dv (if DV) of one tile of keys of one key head, summed over its GROUP query heads; FUSED: and a share of dq."""
     PADDED: tl.constexpr = LAYOUT.padded
     kv_heads = heads // GROUP
-    tiles = tl.cdiv(n_k, BLOCK_K)
-    program = tl.program_id(0)
-    first, batch, kv_head = program % tiles * BLOCK_K, program // tiles // kv_heads, program // tiles % kv_heads
+    tile, kv_head = place(tl.program_id(0), tl.cdiv(n_k, BLOCK_K), all_heads // GROUP, AT_ONCE)
+    first = tile * BLOCK_K  # the first tile first: under causal it is the longest
+    batch, kv_head = kv_head // kv_heads, kv_head % kv_heads
     k_tile = load_tile(k, k_strides, batch, kv_head, first, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
     v_tile = load_tile(v, v_strides, batch, kv_head, first, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
     dk_tile = tl.zeros([BLOCK_K, PADDED], tl.float32)
@@ -186,16 +186,17 @@ def over_keys(
 
 @triton.jit
 def queries_kernel(
-    q, k, v, do, lse, delta, dq, q_strides, k_strides, v_strides, do_strides, dq_strides, heads, n_q, n_k, scale, mask_params,
-    GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
+    q, k, v, do, lse, delta, dq, q_strides, k_strides, v_strides, do_strides, dq_strides, all_heads, heads, n_q, n_k, scale, mask_params,
+    GROUP: tl.constexpr, AT_ONCE: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dq of one tile of queries of one head."""
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
-    program = tl.program_id(0)
-    tile, batch, head = tiles - 1 - program % tiles, program // tiles // heads, program // tiles % heads
-    kv_head, first = head // GROUP, tile * BLOCK_Q
+    tile, head = place(tl.program_id(0), tiles, all_heads, AT_ONCE)
+    first = (tiles - 1 - tile) * BLOCK_Q  # the last tile first: under causal it is the longest
+    batch, head = head // heads, head % heads
+    kv_head = head // GROUP
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     do_tile = load_tile(do, do_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     row_lse, row_delta = load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
@@ -246,8 +247,8 @@ def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, ti
         added = torch.zeros((batch, heads, n_q, shape.padded), dtype=torch.float32, device=q.device) if fused else None
         keys_kernel[(-(-n_k // tile.block_k) * kv_heads * batch,)](
             *_tensors(q, k, v, do, tile, shape), lse, delta, added, dk, dv,
-            q.stride(), k.stride(), v.stride(), do.stride(), dk.stride(), dv.stride(), heads, n_q, n_k, scale, mask_params,
-            GROUP=heads // kv_heads, FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), FUSED=fused,
+            q.stride(), k.stride(), v.stride(), do.stride(), dk.stride(), dv.stride(), batch * heads, heads, n_q, n_k, scale,
+            mask_params, GROUP=heads // kv_heads, AT_ONCE=heads_at_once(q, heads // kv_heads), FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), FUSED=fused,
             DK=n == 0, DV=n == len(tiles) - 1, MASKS=masks, LAYOUT=shape, **tile.options(),
         )  # fmt: skip
     return torch.empty_like(q).copy_(added[..., :head_dim]) if fused else None, dk, dv
@@ -261,8 +262,8 @@ def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
     shape = layout((q, k, v, do), (dq,), n_q, n_k, tile)
     queries_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
         *_tensors(q, k, v, do, tile, shape), lse, delta, dq,
-        q.stride(), k.stride(), v.stride(), do.stride(), dq.stride(), heads, n_q, n_k, scale, mask_params,
-        GROUP=heads // k.shape[1], FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), MASKS=masks, LAYOUT=shape, **tile.options(),
+        q.stride(), k.stride(), v.stride(), do.stride(), dq.stride(), batch * heads, heads, n_q, n_k, scale,
+        mask_params, GROUP=heads // k.shape[1], AT_ONCE=heads_at_once(k), FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), MASKS=masks, LAYOUT=shape, **tile.options(),
     )  # fmt: skip
     return dq
 

@@ -19,6 +19,10 @@ DESCRIPTOR_ALIGNMENT = 16  # bytes: TMA's, for the start and every stride
 DESCRIPTORS_SINCE = 90  # sm_90 brought TMA
 
 
+L2_SHARE = 32 * 2**20  # bytes of the L2 that k and v of the heads that run at once may take (A100: 40 MB, H100: 50, H200: 60)
+MOST_AT_ONCE = 128  # heads
+
+
 class Tile(NamedTuple):
     """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers."""
 
@@ -50,17 +54,18 @@ FORWARD = {
     (80, 64): Tile(128, 64, 4, 3),
     (80, 128): Tile(128, 64, 8, 2),
     (80, 256): Tile(64, 32, 4, 2),
-    (90, 64): Tile(64, 128, 4, 2),
+    (90, 64): Tile(64, 128, 4, 2, 168),
     (90, 128): Tile(128, 64, 4, 2),
     (90, 256): Tile(128, 64, 8, 2),
 }
+# (architecture, head_dim up to): 16-bit backward: keys (dk and dv, together or apart), queries (dq), fused.
 BACKWARD = {
     (80, 64): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
     (80, 128): ((Tile(32, 64, 4, 2),), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
     (80, 256): ((Tile(32, 32, 4, 1),), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    (90, 64): ((Tile(64, 64, 4, 3),), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
-    (90, 128): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 128, 8, 2)),
-    (90, 256): ((Tile(64, 128, 8, 1), Tile(64, 128, 8, 2)), Tile(128, 64, 8, 1), Tile(32, 64, 8, 2)),
+    (90, 64): ((Tile(64, 64, 4, 3),), Tile(64, 64, 4, 2, 128), Tile(64, 64, 4, 2)),
+    (90, 128): ((Tile(64, 64, 4, 2),), Tile(128, 64, 8, 3), Tile(64, 128, 8, 2)),
+    (90, 256): ((Tile(32, 128, 8, 2), Tile(64, 128, 8, 2)), Tile(128, 32, 8, 3), Tile(32, 64, 8, 2)),
 }
 BACKWARD_FLOAT32 = Tile(16, 16, 4, 1)
 FORWARD_FLOAT32 = {64: Tile(32, 32, 4, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 16, 4, 1)}
@@ -107,6 +112,12 @@ def backward_tiles_for(arch: int, head_dim: int, float32: bool) -> BackwardTiles
     if float32:
         return BackwardTiles(DELTA, (BACKWARD_FLOAT32,), BACKWARD_FLOAT32, BACKWARD_FLOAT32)
     return BackwardTiles(DELTA, *look_up(BACKWARD, arch, head_dim))
+
+
+def heads_at_once(x: torch.Tensor, group: int = 1) -> int:
+    """How many heads' two streamed tensors like x (k and v, or q and do) fit into the share of the L2 left for them: a power of two."""
+    bytes_of_one = max(2 * group * x.shape[2] * x.shape[3] * x.element_size(), 1)
+    return 2 ** (min(max(L2_SHARE // bytes_of_one, 1), MOST_AT_ONCE).bit_length() - 1)
 
 
 def layout(described: tuple, others: tuple, n_q: int, n_k: int, tile: Tile) -> Layout:
