@@ -25,9 +25,10 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import hide, key_range, query_range, rescore, rescore_slope
 from flashlab.kernels.primitives import INF, LOG2_E, load_tile, place, store_tile, tile_edges
-from flashlab.kernels.tiles import BackwardTiles, backward_tiles, describe, heads_at_once, layout
+from flashlab.kernels.tiles import NO_STRIDES, BackwardTiles, backward_tiles, describe, heads_at_once, layout
 
 
 @triton.jit
@@ -230,10 +231,9 @@ def launch_delta(o, do, dlse, tile):
     batch, heads, n_q, _ = o.shape
     delta = torch.empty((batch, heads, n_q), dtype=torch.float32, device=o.device)
     if delta.numel():
-        delta_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
-            o, do, dlse, delta, o.stride(), do.stride(), (0, 0, 0) if dlse is None else dlse.stride(), heads, n_q,
-            LAYOUT=layout((), (o, do), n_q, 0, tile), BLOCK_Q=tile.block_q, num_warps=tile.warps,
-        )  # fmt: skip
+        arguments = (o, do, dlse, delta, o.stride(), do.stride(), (0, 0, 0) if dlse is None else dlse.stride(), heads, n_q)
+        constants = {"LAYOUT": layout((), (o, do), n_q, 0, tile), "BLOCK_Q": tile.block_q}
+        launch(delta_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
     return delta
 
 
@@ -245,12 +245,12 @@ def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, ti
     for n, tile in enumerate(tiles):
         shape = layout((q, k, v, do), (dk, dv), n_q, n_k, tile)
         added = torch.zeros((batch, heads, n_q, shape.padded), dtype=torch.float32, device=q.device) if fused else None
-        keys_kernel[(-(-n_k // tile.block_k) * kv_heads * batch,)](
-            *_tensors(q, k, v, do, tile, shape), lse, delta, added, dk, dv,
-            q.stride(), k.stride(), v.stride(), do.stride(), dk.stride(), dv.stride(), batch * heads, heads, n_q, n_k, scale,
-            mask_params, GROUP=heads // kv_heads, AT_ONCE=heads_at_once(q, heads // kv_heads), FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), FUSED=fused,
-            DK=n == 0, DV=n == len(tiles) - 1, MASKS=masks, LAYOUT=shape, **tile.options(),
-        )  # fmt: skip
+        tensors, strides = _tensors(q, k, v, do, tile, shape)
+        strides = (*strides, dk.stride(), dv.stride())
+        arguments = (*tensors, lse, delta, added, dk, dv, *strides, batch * heads, heads, n_q, n_k, scale, mask_params)
+        wanted = {"FUSED": fused, "DK": n == 0, "DV": n == len(tiles) - 1}
+        constants = _constants(heads // kv_heads, heads_at_once(q, heads // kv_heads), masks, scale) | wanted | _shapes(shape, masks, tile)
+        launch(keys_kernel, -(-n_k // tile.block_k) * kv_heads * batch, arguments, constants, tile.options())
     return torch.empty_like(q).copy_(added[..., :head_dim]) if fused else None, dk, dv
 
 
@@ -260,15 +260,24 @@ def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
     n_k = k.shape[2]
     dq = torch.empty_like(q)
     shape = layout((q, k, v, do), (dq,), n_q, n_k, tile)
-    queries_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
-        *_tensors(q, k, v, do, tile, shape), lse, delta, dq,
-        q.stride(), k.stride(), v.stride(), do.stride(), dq.stride(), batch * heads, heads, n_q, n_k, scale,
-        mask_params, GROUP=heads // k.shape[1], AT_ONCE=heads_at_once(k), FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), MASKS=masks, LAYOUT=shape, **tile.options(),
-    )  # fmt: skip
+    tensors, strides = _tensors(q, k, v, do, tile, shape)
+    arguments = (*tensors, lse, delta, dq, *strides, dq.stride(), batch * heads, heads, n_q, n_k, scale, mask_params)
+    constants = _constants(heads // k.shape[1], heads_at_once(k), masks, scale) | _shapes(shape, masks, tile)
+    launch(queries_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
     return dq
 
 
 def _tensors(q, k, v, do, tile, shape):
-    """The four tensors that are loaded in loops, as descriptors where they can be."""
+    """The four tensors that are loaded in loops and their strides: as descriptors, which carry their own, where they can be."""
+    if not shape.descriptors:
+        return (q, k, v, do), (q.stride(), k.stride(), v.stride(), do.stride())
     blocks = (tile.block_q, tile.block_k, tile.block_k, tile.block_q)
-    return [describe(x, block) for x, block in zip((q, k, v, do), blocks)] if shape.descriptors else (q, k, v, do)
+    return tuple(describe(x, block) for x, block in zip((q, k, v, do), blocks)), 4 * (NO_STRIDES,)
+
+
+def _constants(group, at_once, masks, scale) -> dict:
+    return {"GROUP": group, "AT_ONCE": at_once, "FOLD": scale > 0 and not any(masks.rescores), "LIMITED": any(masks.limits)}
+
+
+def _shapes(shape, masks, tile) -> dict:
+    return {"MASKS": masks, "LAYOUT": shape, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k}

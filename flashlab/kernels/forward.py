@@ -15,9 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import hide, key_range, rescore
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
-from flashlab.kernels.tiles import Tile, describe, forward_tile, heads_at_once, layout
+from flashlab.kernels.tiles import NO_STRIDES, Tile, describe, forward_tile, heads_at_once, layout
 
 
 @triton.jit
@@ -116,9 +117,19 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
         return o, lse
     tile = tile or forward_tile(q)
     shape = layout((q, k, v), (o,), n_q, n_k, tile)
-    tensors = (describe(q, tile.block_q), describe(k, tile.block_k), describe(v, tile.block_k)) if shape.descriptors else (q, k, v)
-    forward_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
-        *tensors, o, lse, sink, q.stride(), k.stride(), v.stride(), o.stride(), batch * heads, heads, n_q, n_k, scale, mask_params,
-        GROUP=heads // k.shape[1], AT_ONCE=heads_at_once(k), FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), MASKS=masks, LAYOUT=shape, **tile.options(),
-    )  # fmt: skip
+    tensors, strides = (q, k, v), (q.stride(), k.stride(), v.stride())
+    if shape.descriptors:
+        tensors, strides = (describe(q, tile.block_q), describe(k, tile.block_k), describe(v, tile.block_k)), 3 * (NO_STRIDES,)
+    arguments = (*tensors, o, lse, sink, *strides, o.stride(), batch * heads, heads, n_q, n_k, scale, mask_params)
+    constants = {
+        "GROUP": heads // k.shape[1],
+        "AT_ONCE": heads_at_once(k),
+        "FOLD": scale > 0 and not any(masks.rescores),
+        "LIMITED": any(masks.limits),
+        "MASKS": masks,
+        "LAYOUT": shape,
+        "BLOCK_Q": tile.block_q,
+        "BLOCK_K": tile.block_k,
+    }
+    launch(forward_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
     return o, lse

@@ -34,7 +34,7 @@ class Tile(NamedTuple):
 
     def options(self) -> dict:
         """What a launch takes besides the kernel's own arguments."""
-        return {"BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 class BackwardTiles(NamedTuple):
@@ -151,7 +151,13 @@ def can_be_described(dtype: torch.dtype, shape: tuple, strides: tuple) -> bool:
 def describe(x: torch.Tensor, block: int):
     """A tensor descriptor of x that loads `block` rows of one head at once."""
     shape, strides = tuple(x.shape), x.stride()
-    return TensorDescriptor(x, shape, _steps(shape, strides), _block(shape[3], block))
+    descriptor = object.__new__(TensorDescriptor)  # its constructor checks again what can_be_described has
+    descriptor.base, descriptor.shape, descriptor.strides = x, shape, _steps(shape, strides)
+    descriptor.block_shape, descriptor.padding = _block(shape[3], block), "zero"
+    return descriptor
+
+
+NO_STRIDES = ()  # a kernel that gets descriptors asks for none
 
 
 @cache
