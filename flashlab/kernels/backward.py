@@ -124,15 +124,15 @@ def over_queries(
 @triton.jit
 def keys_kernel(
     q, k, v, do, lse, delta, dq, dk, dv, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
-    all_heads, heads, n_q, n_k, scale, mask_params,
-    GROUP: tl.constexpr, AT_ONCE: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    all_heads, at_once, heads, n_q, n_k, scale, mask_params,
+    GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dk (if DK) and dv (if DV) of one tile of keys of one key head, summed over its GROUP query heads; FUSED: and a share of dq."""
     PADDED: tl.constexpr = LAYOUT.padded
     kv_heads = heads // GROUP
-    tile, kv_head = place(tl.program_id(0), tl.cdiv(n_k, BLOCK_K), all_heads // GROUP, AT_ONCE)
+    tile, kv_head = place(tl.program_id(0), tl.cdiv(n_k, BLOCK_K), all_heads // GROUP, at_once)
     first = tile * BLOCK_K  # the first tile first: under causal it is the longest
     batch, kv_head = kv_head // kv_heads, kv_head % kv_heads
     k_tile = load_tile(k, k_strides, batch, kv_head, first, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
@@ -187,14 +187,14 @@ def over_keys(
 
 @triton.jit
 def queries_kernel(
-    q, k, v, do, lse, delta, dq, q_strides, k_strides, v_strides, do_strides, dq_strides, all_heads, heads, n_q, n_k, scale, mask_params,
-    GROUP: tl.constexpr, AT_ONCE: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
+    q, k, v, do, lse, delta, dq, q_strides, k_strides, v_strides, do_strides, dq_strides, all_heads, at_once, heads, n_q, n_k, scale, mask_params,
+    GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dq of one tile of queries of one head."""
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
-    tile, head = place(tl.program_id(0), tiles, all_heads, AT_ONCE)
+    tile, head = place(tl.program_id(0), tiles, all_heads, at_once)
     first = (tiles - 1 - tile) * BLOCK_Q  # the last tile first: under causal it is the longest
     batch, head = head // heads, head % heads
     kv_head = head // GROUP
@@ -247,9 +247,10 @@ def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, ti
         added = torch.zeros((batch, heads, n_q, shape.padded), dtype=torch.float32, device=q.device) if fused else None
         tensors, strides = _tensors(q, k, v, do, tile, shape)
         strides = (*strides, dk.stride(), dv.stride())
-        arguments = (*tensors, lse, delta, added, dk, dv, *strides, batch * heads, heads, n_q, n_k, scale, mask_params)
+        sizes = (batch * heads, heads_at_once(q, heads // kv_heads), heads, n_q, n_k)
+        arguments = (*tensors, lse, delta, added, dk, dv, *strides, *sizes, scale, mask_params)
         wanted = {"FUSED": fused, "DK": n == 0, "DV": n == len(tiles) - 1}
-        constants = _constants(heads // kv_heads, heads_at_once(q, heads // kv_heads), masks, scale) | wanted | _shapes(shape, masks, tile)
+        constants = _constants(heads // kv_heads, masks, scale) | wanted | _shapes(shape, masks, tile)
         launch(keys_kernel, -(-n_k // tile.block_k) * kv_heads * batch, arguments, constants, tile.options())
     return torch.empty_like(q).copy_(added[..., :head_dim]) if fused else None, dk, dv
 
@@ -261,8 +262,9 @@ def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
     dq = torch.empty_like(q)
     shape = layout((q, k, v, do), (dq,), n_q, n_k, tile)
     tensors, strides = _tensors(q, k, v, do, tile, shape)
-    arguments = (*tensors, lse, delta, dq, *strides, dq.stride(), batch * heads, heads, n_q, n_k, scale, mask_params)
-    constants = _constants(heads // k.shape[1], heads_at_once(k), masks, scale) | _shapes(shape, masks, tile)
+    sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
+    arguments = (*tensors, lse, delta, dq, *strides, dq.stride(), *sizes, scale, mask_params)
+    constants = _constants(heads // k.shape[1], masks, scale) | _shapes(shape, masks, tile)
     launch(queries_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
     return dq
 
@@ -275,8 +277,8 @@ def _tensors(q, k, v, do, tile, shape):
     return tuple(describe(x, block) for x, block in zip((q, k, v, do), blocks)), 4 * (NO_STRIDES,)
 
 
-def _constants(group, at_once, masks, scale) -> dict:
-    return {"GROUP": group, "AT_ONCE": at_once, "FOLD": scale > 0 and not any(masks.rescores), "LIMITED": any(masks.limits)}
+def _constants(group, masks, scale) -> dict:
+    return {"GROUP": group, "FOLD": scale > 0 and not any(masks.rescores), "LIMITED": any(masks.limits)}
 
 
 def _shapes(shape, masks, tile) -> dict:

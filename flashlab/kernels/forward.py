@@ -53,8 +53,8 @@ def attend(
 
 @triton.jit
 def forward_kernel(
-    q, k, v, o, lse, sink, q_strides, k_strides, v_strides, o_strides, all_heads, heads, n_q, n_k, scale, mask_params,
-    GROUP: tl.constexpr, AT_ONCE: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
+    q, k, v, o, lse, sink, q_strides, k_strides, v_strides, o_strides, all_heads, at_once, heads, n_q, n_k, scale, mask_params,
+    GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """o (batch, heads, n_q, head_dim) and lse (batch, heads, n_q) of one tile of queries of one head.
@@ -65,7 +65,7 @@ def forward_kernel(
     """
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
-    tile, head = place(tl.program_id(0), tiles, all_heads, AT_ONCE)
+    tile, head = place(tl.program_id(0), tiles, all_heads, at_once)
     first = (tiles - 1 - tile) * BLOCK_Q  # the last tile first: under causal it is the longest
     batch, head = head // heads, head % heads
     kv_head = head // GROUP
@@ -120,10 +120,10 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
     tensors, strides = (q, k, v), (q.stride(), k.stride(), v.stride())
     if shape.descriptors:
         tensors, strides = (describe(q, tile.block_q), describe(k, tile.block_k), describe(v, tile.block_k)), 3 * (NO_STRIDES,)
-    arguments = (*tensors, o, lse, sink, *strides, o.stride(), batch * heads, heads, n_q, n_k, scale, mask_params)
+    sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
+    arguments = (*tensors, o, lse, sink, *strides, o.stride(), *sizes, scale, mask_params)
     constants = {
         "GROUP": heads // k.shape[1],
-        "AT_ONCE": heads_at_once(k),
         "FOLD": scale > 0 and not any(masks.rescores),
         "LIMITED": any(masks.limits),
         "MASKS": masks,

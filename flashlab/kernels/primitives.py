@@ -46,15 +46,15 @@ def softmax_update(scores, row_max, row_sum, unit):
 
 
 @triton.jit
-def place(program, tiles, all_heads, AT_ONCE: tl.constexpr):
-    """(tile, head of all batches) of a program: AT_ONCE heads at a time, and of these first each one's first tile, then each second.
+def place(program, tiles, all_heads, at_once):
+    """(tile, head of all batches) of a program: at_once heads at a time, and of these first each one's first tile, then each second.
 
     Heads that run at the same time share the L2. The kernels number their longest tile first, so that no long program
     of the last heads starts late and runs alone: on 132 multiprocessors that was an eighth of the time.
     """
-    several = AT_ONCE * tiles
-    first = program // several * AT_ONCE
-    heads = tl.minimum(all_heads - first, AT_ONCE)
+    several = at_once * tiles
+    first = program // several * at_once
+    heads = tl.minimum(all_heads - first, at_once)
     return program % several // heads, first + program % several % heads
 
 

@@ -78,8 +78,8 @@ def test_tile_edges(name):
 
 
 @triton.jit
-def place_kernel(out, tiles, heads, AT_ONCE: tl.constexpr):
-    tile, head = place(tl.program_id(0), tiles, heads, AT_ONCE)
+def place_kernel(out, tiles, heads, at_once):
+    tile, head = place(tl.program_id(0), tiles, heads, at_once)
     tl.store(out + 2 * tl.program_id(0), tile)
     tl.store(out + 2 * tl.program_id(0) + 1, head)
 
