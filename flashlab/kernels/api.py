@@ -61,8 +61,15 @@ def attention(
     names, numbers, tensors = (CAUSAL & mask if causal else mask).encode()
     _check_tensors(q, tensors)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
-    o, lse = torch.ops.flashlab.attention_forward(q, k, v, sink, scale, names, numbers, tensors, deterministic)
+    run = _forward_autograd if _only_eager(q, k, v) else torch.ops.flashlab.attention_forward
+    o, lse = run(q, k, v, sink, scale, names, numbers, tensors, deterministic)
     return (o, lse) if return_lse else o
+
+
+def _only_eager(*tensors: torch.Tensor) -> bool:
+    """Whether nothing watches operators (compile, export, a dispatch mode, functorch): then the dispatcher's 40 µs buy nothing."""
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
+    return not watched and all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in tensors)
 
 
 # -- the operators ----------------------------------------------------------------------------------------------------
@@ -121,28 +128,62 @@ def _backward_shapes(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tens
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), q.new_empty(0) if sink is None else torch.empty_like(sink)
 
 
-def _keep(ctx, inputs, output):
-    q, k, v, sink, *ctx.rest = inputs
-    ctx.save_for_backward(q, k, v, sink, *output, *inputs[7])
-    ctx.rest[3] = None  # the mask's tensors are saved with the others
-    ctx.set_materialize_grads(False)
+def _below_autograd(plain, operator, *given):
+    """The result without a derivative: by the operator where something watches operators, else by the function behind it."""
+    if _only_eager(*given[:3]):
+        return plain(*given)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*given)
 
 
-def _derivative(ctx, do, dlse):
-    q, k, v, sink, o, lse, *tensors = ctx.saved_tensors
-    scale, mask, numbers, _, deterministic = ctx.rest
-    do = torch.zeros_like(o) if do is None else do
-    dq, dk, dv, dsink = torch.ops.flashlab.attention_backward(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, deterministic)
-    nothing = None if numbers else []  # torch takes an empty list for a list of tensors, and wants one back
-    return dq, dk, dv, None if sink is None else dsink, None, None, nothing, [None] * len(tensors), None
+class _Attention(torch.autograd.Function):
+    """The derivative of attention_forward. Written out, because torch.library.register_autograd takes 100 µs a call."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sink, scale, mask, numbers, deterministic, *tensors):
+        o, lse = _below_autograd(_forward, torch.ops.flashlab.attention_forward, q, k, v, sink, scale, mask, numbers, tensors, deterministic)
+        ctx.save_for_backward(q, k, v, sink, o, lse, *tensors)
+        ctx.numbers = scale, mask, numbers, deterministic
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, do, dlse):
+        q, k, v, sink, o, lse, *tensors = ctx.saved_tensors
+        scale, mask, numbers, deterministic = ctx.numbers
+        do = torch.zeros_like(o) if do is None else do
+        run = _backward_autograd if _only_eager(q, k, v, do) else torch.ops.flashlab.attention_backward
+        dq, dk, dv, dsink = run(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, deterministic)
+        return dq, dk, dv, None if sink is None else dsink, None, None, None, None, *[None] * len(tensors)
 
 
-def _no_second_derivative(ctx, *gradients):
-    raise error("double_backward", given="attention's backward pass")
+class _Backward(torch.autograd.Function):
+    """attention_backward for autograd: runs, and has no derivative of its own."""
+
+    @staticmethod
+    def forward(ctx, *given):
+        return _below_autograd(_backward, torch.ops.flashlab.attention_backward, *given[:11], given[12:], given[11])
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise error("double_backward", given="attention's backward pass")
 
 
-torch.library.register_autograd("flashlab::attention_forward", _derivative, setup_context=_keep, lib=LIBRARY)
-torch.library.register_autograd("flashlab::attention_backward", _no_second_derivative, lib=LIBRARY)
+def _forward_autograd(q, k, v, sink, scale, mask, numbers, tensors, deterministic):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink)):
+        return _Attention.apply(q, k, v, sink, scale, mask, numbers, deterministic, *tensors)
+    return _below_autograd(_forward, torch.ops.flashlab.attention_forward, q, k, v, sink, scale, mask, numbers, tensors, deterministic)
+
+
+def _backward_autograd(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, deterministic):
+    if torch.is_grad_enabled():
+        return _Backward.apply(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, deterministic, *tensors)
+    given = (q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, deterministic)
+    return _below_autograd(_backward, torch.ops.flashlab.attention_backward, *given)
+
+
+LIBRARY.impl("attention_forward", _forward_autograd, "Autograd")
+LIBRARY.impl("attention_backward", _backward_autograd, "Autograd")
 
 
 # -- what can be wrong ------------------------------------------------------------------------------------------------

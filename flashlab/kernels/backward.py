@@ -25,9 +25,10 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import hide, key_range, query_range, rescore, rescore_slope
-from flashlab.kernels.primitives import INF, LOG2_E, load_tile, store_tile, tile_edges
-from flashlab.kernels.tiles import BackwardTiles, backward_tiles, describe, layout
+from flashlab.kernels.primitives import INF, LOG2_E, load_tile, place, store_tile, tile_edges
+from flashlab.kernels.tiles import NO_STRIDES, BackwardTiles, backward_tiles, describe, heads_at_once, layout
 
 
 @triton.jit
@@ -111,19 +112,19 @@ def over_queries(
         if FUSED:
             dq_tile = tl.dot(dscores.T, k_tile, input_precision="ieee") * scale  # (block_q, padded)
             cols = tl.arange(0, PADDED)
-            place = dq + ((batch.to(tl.int64) * heads + head) * n_q + start) * PADDED
+            dq_rows = dq + ((batch.to(tl.int64) * heads + head) * n_q + start) * PADDED
             offsets = tl.arange(0, BLOCK_Q)[:, None] * PADDED + cols[None, :]
             if PREDICATE and LAYOUT.ragged:
-                tl.atomic_add(place + offsets, dq_tile, mask=(rows < n_q)[:, None], sem="relaxed")  # add block_q · padded
+                tl.atomic_add(dq_rows + offsets, dq_tile, mask=(rows < n_q)[:, None], sem="relaxed")  # add block_q · padded
             else:
-                tl.atomic_add(place + offsets, dq_tile, sem="relaxed")
+                tl.atomic_add(dq_rows + offsets, dq_tile, sem="relaxed")
     return dk, dv
 
 
 @triton.jit
 def keys_kernel(
     q, k, v, do, lse, delta, dq, dk, dv, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
-    heads, n_q, n_k, scale, mask_params,
+    all_heads, at_once, heads, n_q, n_k, scale, mask_params,
     GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -131,9 +132,9 @@ def keys_kernel(
     """dk (if DK) and dv (if DV) of one tile of keys of one key head, summed over its GROUP query heads; FUSED: and a share of dq."""
     PADDED: tl.constexpr = LAYOUT.padded
     kv_heads = heads // GROUP
-    tiles = tl.cdiv(n_k, BLOCK_K)
-    program = tl.program_id(0)
-    first, batch, kv_head = program % tiles * BLOCK_K, program // tiles // kv_heads, program // tiles % kv_heads
+    tile, kv_head = place(tl.program_id(0), tl.cdiv(n_k, BLOCK_K), all_heads // GROUP, at_once)
+    first = tile * BLOCK_K  # the first tile first: under causal it is the longest
+    batch, kv_head = kv_head // kv_heads, kv_head % kv_heads
     k_tile = load_tile(k, k_strides, batch, kv_head, first, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
     v_tile = load_tile(v, v_strides, batch, kv_head, first, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
     dk_tile = tl.zeros([BLOCK_K, PADDED], tl.float32)
@@ -186,16 +187,17 @@ def over_keys(
 
 @triton.jit
 def queries_kernel(
-    q, k, v, do, lse, delta, dq, q_strides, k_strides, v_strides, do_strides, dq_strides, heads, n_q, n_k, scale, mask_params,
+    q, k, v, do, lse, delta, dq, q_strides, k_strides, v_strides, do_strides, dq_strides, all_heads, at_once, heads, n_q, n_k, scale, mask_params,
     GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dq of one tile of queries of one head."""
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
-    program = tl.program_id(0)
-    tile, batch, head = tiles - 1 - program % tiles, program // tiles // heads, program // tiles % heads
-    kv_head, first = head // GROUP, tile * BLOCK_Q
+    tile, head = place(tl.program_id(0), tiles, all_heads, at_once)
+    first = (tiles - 1 - tile) * BLOCK_Q  # the last tile first: under causal it is the longest
+    batch, head = head // heads, head % heads
+    kv_head = head // GROUP
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     do_tile = load_tile(do, do_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     row_lse, row_delta = load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
@@ -229,10 +231,9 @@ def launch_delta(o, do, dlse, tile):
     batch, heads, n_q, _ = o.shape
     delta = torch.empty((batch, heads, n_q), dtype=torch.float32, device=o.device)
     if delta.numel():
-        delta_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
-            o, do, dlse, delta, o.stride(), do.stride(), (0, 0, 0) if dlse is None else dlse.stride(), heads, n_q,
-            LAYOUT=layout((), (o, do), n_q, 0, tile), BLOCK_Q=tile.block_q, num_warps=tile.warps,
-        )  # fmt: skip
+        arguments = (o, do, dlse, delta, o.stride(), do.stride(), (0, 0, 0) if dlse is None else dlse.stride(), heads, n_q)
+        constants = {"LAYOUT": layout((), (o, do), n_q, 0, tile), "BLOCK_Q": tile.block_q}
+        launch(delta_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
     return delta
 
 
@@ -244,12 +245,13 @@ def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, ti
     for n, tile in enumerate(tiles):
         shape = layout((q, k, v, do), (dk, dv), n_q, n_k, tile)
         added = torch.zeros((batch, heads, n_q, shape.padded), dtype=torch.float32, device=q.device) if fused else None
-        keys_kernel[(-(-n_k // tile.block_k) * kv_heads * batch,)](
-            *_tensors(q, k, v, do, tile, shape), lse, delta, added, dk, dv,
-            q.stride(), k.stride(), v.stride(), do.stride(), dk.stride(), dv.stride(), heads, n_q, n_k, scale, mask_params,
-            GROUP=heads // kv_heads, FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), FUSED=fused,
-            DK=n == 0, DV=n == len(tiles) - 1, MASKS=masks, LAYOUT=shape, **tile.options(),
-        )  # fmt: skip
+        tensors, strides = _tensors(q, k, v, do, tile, shape)
+        strides = (*strides, dk.stride(), dv.stride())
+        sizes = (batch * heads, heads_at_once(q, heads // kv_heads), heads, n_q, n_k)
+        arguments = (*tensors, lse, delta, added, dk, dv, *strides, *sizes, scale, mask_params)
+        wanted = {"FUSED": fused, "DK": n == 0, "DV": n == len(tiles) - 1}
+        constants = _constants(heads // kv_heads, masks, scale) | wanted | _shapes(shape, masks, tile)
+        launch(keys_kernel, -(-n_k // tile.block_k) * kv_heads * batch, arguments, constants, tile.options())
     return torch.empty_like(q).copy_(added[..., :head_dim]) if fused else None, dk, dv
 
 
@@ -259,15 +261,25 @@ def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
     n_k = k.shape[2]
     dq = torch.empty_like(q)
     shape = layout((q, k, v, do), (dq,), n_q, n_k, tile)
-    queries_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
-        *_tensors(q, k, v, do, tile, shape), lse, delta, dq,
-        q.stride(), k.stride(), v.stride(), do.stride(), dq.stride(), heads, n_q, n_k, scale, mask_params,
-        GROUP=heads // k.shape[1], FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), MASKS=masks, LAYOUT=shape, **tile.options(),
-    )  # fmt: skip
+    tensors, strides = _tensors(q, k, v, do, tile, shape)
+    sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
+    arguments = (*tensors, lse, delta, dq, *strides, dq.stride(), *sizes, scale, mask_params)
+    constants = _constants(heads // k.shape[1], masks, scale) | _shapes(shape, masks, tile)
+    launch(queries_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
     return dq
 
 
 def _tensors(q, k, v, do, tile, shape):
-    """The four tensors that are loaded in loops, as descriptors where they can be."""
+    """The four tensors that are loaded in loops and their strides: as descriptors, which carry their own, where they can be."""
+    if not shape.descriptors:
+        return (q, k, v, do), (q.stride(), k.stride(), v.stride(), do.stride())
     blocks = (tile.block_q, tile.block_k, tile.block_k, tile.block_q)
-    return [describe(x, block) for x, block in zip((q, k, v, do), blocks)] if shape.descriptors else (q, k, v, do)
+    return tuple(describe(x, block) for x, block in zip((q, k, v, do), blocks)), 4 * (NO_STRIDES,)
+
+
+def _constants(group, masks, scale) -> dict:
+    return {"GROUP": group, "FOLD": scale > 0 and not any(masks.rescores), "LIMITED": any(masks.limits)}
+
+
+def _shapes(shape, masks, tile) -> dict:
+    return {"MASKS": masks, "LAYOUT": shape, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k}

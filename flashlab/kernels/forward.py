@@ -15,9 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.launch import launch
 from flashlab.kernels.masks import hide, key_range, rescore
-from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, softmax_update, store_tile, tile_edges
-from flashlab.kernels.tiles import Tile, describe, forward_tile, layout
+from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
+from flashlab.kernels.tiles import NO_STRIDES, Tile, describe, forward_tile, heads_at_once, layout
 
 
 @triton.jit
@@ -52,7 +53,7 @@ def attend(
 
 @triton.jit
 def forward_kernel(
-    q, k, v, o, lse, sink, q_strides, k_strides, v_strides, o_strides, heads, n_q, n_k, scale, mask_params,
+    q, k, v, o, lse, sink, q_strides, k_strides, v_strides, o_strides, all_heads, at_once, heads, n_q, n_k, scale, mask_params,
     GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -64,9 +65,10 @@ def forward_kernel(
     """
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
-    program = tl.program_id(0)
-    tile, batch, head = tiles - 1 - program % tiles, program // tiles // heads, program // tiles % heads
-    kv_head, first = head // GROUP, tile * BLOCK_Q  # the last tile first: under causal it is the longest
+    tile, head = place(tl.program_id(0), tiles, all_heads, at_once)
+    first = (tiles - 1 - tile) * BLOCK_Q  # the last tile first: under causal it is the longest
+    batch, head = head // heads, head % heads
+    kv_head = head // GROUP
     unit = scale * LOG2_E if FOLD else LOG2_E
 
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
@@ -115,9 +117,19 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
         return o, lse
     tile = tile or forward_tile(q)
     shape = layout((q, k, v), (o,), n_q, n_k, tile)
-    tensors = (describe(q, tile.block_q), describe(k, tile.block_k), describe(v, tile.block_k)) if shape.descriptors else (q, k, v)
-    forward_kernel[(-(-n_q // tile.block_q) * heads * batch,)](
-        *tensors, o, lse, sink, q.stride(), k.stride(), v.stride(), o.stride(), heads, n_q, n_k, scale, mask_params,
-        GROUP=heads // k.shape[1], FOLD=scale > 0 and not any(masks.rescores), LIMITED=any(masks.limits), MASKS=masks, LAYOUT=shape, **tile.options(),
-    )  # fmt: skip
+    tensors, strides = (q, k, v), (q.stride(), k.stride(), v.stride())
+    if shape.descriptors:
+        tensors, strides = (describe(q, tile.block_q), describe(k, tile.block_k), describe(v, tile.block_k)), 3 * (NO_STRIDES,)
+    sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
+    arguments = (*tensors, o, lse, sink, *strides, o.stride(), *sizes, scale, mask_params)
+    constants = {
+        "GROUP": heads // k.shape[1],
+        "FOLD": scale > 0 and not any(masks.rescores),
+        "LIMITED": any(masks.limits),
+        "MASKS": masks,
+        "LAYOUT": shape,
+        "BLOCK_Q": tile.block_q,
+        "BLOCK_K": tile.block_k,
+    }
+    launch(forward_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
     return o, lse

@@ -46,6 +46,19 @@ def softmax_update(scores, row_max, row_sum, unit):
 
 
 @triton.jit
+def place(program, tiles, all_heads, at_once):
+    """(tile, head of all batches) of a program: at_once heads at a time, and of these first each one's first tile, then each second.
+
+    Heads that run at the same time share the L2. The kernels number their longest tile first, so that no long program
+    of the last heads starts late and runs alone: on 132 multiprocessors that was an eighth of the time.
+    """
+    several = at_once * tiles
+    first = program // several * at_once
+    heads = tl.minimum(all_heads - first, at_once)
+    return program % several // heads, first + program % several % heads
+
+
+@triton.jit
 def load_tile(x, strides, batch, head, start, n, BLOCK: tl.constexpr, BOUNDED: tl.constexpr, LAYOUT: tl.constexpr):
     """Rows start to start + BLOCK of one head: (BLOCK, padded), zero outside the tensor. BOUNDED: this may be the last tile."""
     PADDED: tl.constexpr = LAYOUT.padded

@@ -1,4 +1,30 @@
-"""Which tiles each kernel runs with on which GPU, why, and what the tensors look like to it."""
+"""Which tiles each kernel runs with on which GPU, why, and what the tensors look like to it.
+
+What was tried, on one H200 with Triton 3.6 (TFLOP/s; bf16, n 4096, batch 4, heads · head_dim 2048; full / causal). Rows
+with a star are the GPU's time alone, by CUDA graph; the others include the launch. SDPA's flash kernel: 300 / 280 at
+head_dim 64, 345 / 305 at 128, 320 / 280 at 256; backward 255 / 220, 275 / 240, 235 / 205.
+
+    forward                                                       head_dim 64   128         256
+    tiles through pointers (128 x 128, 8 warps)                                 428 / 372
+    tiles through TMA descriptors, best tile                      401 / 333     488 / 394   439 / 321
+    no predicate, no third loop, one division a row (*)           442 / 393     534 / 450   530 / 454
+    heads in groups that fit the L2, longest tiles first (*)      436 / 396     515 / 470
+    the same, another machine (*)                                 418 / 426     534 / 477   525 / 510
+
+    backward, dk and dv + dq (*)                                  ≈345 / 310    ≈389 / 377  ≈309 / 311
+    fused, dq by atomics (*)                                      284 / 285     332 / 296   138 / 156
+
+What lost, and why. 128 x 128 tiles with 8 warps at head_dim 64: 288 / 211; one program of two warpgroups waits as one,
+three of one warpgroup take turns. 128 x 64 tiles with 3 stages at 128: one program a multiprocessor instead of two, 421
+/ 298. The product with v delayed by one tile, to run beside the next softmax: Triton 3.6 waits for it at once (read in
+its output, not timed). dk and dv in one kernel at head_dim 256: 592 bytes of spills, 419 / 327 where apart they give
+495 / 579 (in the same unit). Atomics: 5 products instead of 7, yet each waits for dscores to pass through shared memory
+and dq adds 4 bytes an element a tile pair to the L2; the two kernels win at every head_dim.
+
+What stands between the forward pass and 1.6 times SDPA at head_dim 64 and 128: Triton never leaves q · kᵀ asynchronous
+across the softmax, so the tensor cores rest unless another program of the same multiprocessor fills in; and at n = 1024
+a call costs 80 µs of Python where SDPA costs 16.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +45,10 @@ DESCRIPTOR_ALIGNMENT = 16  # bytes: TMA's, for the start and every stride
 DESCRIPTORS_SINCE = 90  # sm_90 brought TMA
 
 
+L2_SHARE = 32 * 2**20  # bytes of the L2 that k and v of the heads that run at once may take (A100: 40 MB, H100: 50, H200: 60)
+MOST_AT_ONCE = 128  # heads
+
+
 class Tile(NamedTuple):
     """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers."""
 
@@ -30,7 +60,7 @@ class Tile(NamedTuple):
 
     def options(self) -> dict:
         """What a launch takes besides the kernel's own arguments."""
-        return {"BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 class BackwardTiles(NamedTuple):
@@ -45,23 +75,35 @@ class BackwardTiles(NamedTuple):
 INTERPRETED = Tile(16, 16, 4, 1)
 DELTA = Tile(64, 0, 4, 1)
 
-# (architecture, head_dim up to): 16-bit forward.
+# (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
+# line) are compiled: they fit and spill little, and nobody has timed them.
+#   64   at most 168 registers, so three programs share a multiprocessor
+#   128  two programs of one warpgroup; acc takes 128 of the 255 registers, the masked loop alone spills
+#   256  acc needs two warpgroups; k and v fill the shared memory at two stages
 FORWARD = {
     (80, 64): Tile(128, 64, 4, 3),
     (80, 128): Tile(128, 64, 8, 2),
     (80, 256): Tile(64, 32, 4, 2),
-    (90, 64): Tile(64, 128, 4, 2),
+    (90, 64): Tile(64, 128, 4, 2, 168),
     (90, 128): Tile(128, 64, 4, 2),
     (90, 256): Tile(128, 64, 8, 2),
 }
+# (architecture, head_dim up to): 16-bit backward: keys (dk and dv, together or apart), queries (dq), fused.
+#   64, 128   64 x 64 with one warpgroup: two accumulators of 64 rows just fit, and two or three programs share a multiprocessor
+#   256       dk and dv apart, since two accumulators of 256 columns do not fit; sm_100 has less shared memory to spare for dq,
+#             and its tensor memory does not hold the fused kernel's accumulators at 64 x 128
 BACKWARD = {
     (80, 64): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
     (80, 128): ((Tile(32, 64, 4, 2),), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
     (80, 256): ((Tile(32, 32, 4, 1),), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    (90, 64): ((Tile(64, 64, 4, 3),), Tile(128, 64, 8, 2), Tile(64, 128, 8, 2)),
-    (90, 128): ((Tile(64, 64, 4, 2),), Tile(64, 64, 4, 2), Tile(64, 128, 8, 2)),
-    (90, 256): ((Tile(64, 128, 8, 1), Tile(64, 128, 8, 2)), Tile(128, 64, 8, 1), Tile(32, 64, 8, 2)),
+    (90, 64): ((Tile(64, 64, 4, 3),), Tile(64, 64, 4, 2, 128), Tile(64, 64, 4, 2)),
+    (90, 128): ((Tile(64, 64, 4, 2),), Tile(128, 64, 8, 3), Tile(64, 128, 8, 2)),
+    (90, 256): ((Tile(32, 128, 8, 2), Tile(64, 128, 8, 2)), Tile(128, 32, 8, 3), Tile(32, 64, 8, 2)),
+    (100, 64): ((Tile(64, 64, 4, 3),), Tile(64, 64, 4, 2, 128), Tile(64, 64, 4, 2)),
+    (100, 128): ((Tile(64, 64, 4, 2),), Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
+    (100, 256): ((Tile(32, 128, 8, 2), Tile(64, 128, 8, 2)), Tile(128, 32, 8, 2), Tile(32, 64, 8, 2)),
 }
+# float32 runs on the ordinary cores (IEEE, no TF32): small tiles keep the unrolled products short enough to compile.
 BACKWARD_FLOAT32 = Tile(16, 16, 4, 1)
 FORWARD_FLOAT32 = {64: Tile(32, 32, 4, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 16, 4, 1)}
 
@@ -109,6 +151,12 @@ def backward_tiles_for(arch: int, head_dim: int, float32: bool) -> BackwardTiles
     return BackwardTiles(DELTA, *look_up(BACKWARD, arch, head_dim))
 
 
+def heads_at_once(x: torch.Tensor, group: int = 1) -> int:
+    """How many heads' two streamed tensors like x (k and v, or q and do) fit into the share of the L2 left for them: a power of two."""
+    bytes_of_one = max(2 * group * x.shape[2] * x.shape[3] * x.element_size(), 1)
+    return 2 ** (min(max(L2_SHARE // bytes_of_one, 1), MOST_AT_ONCE).bit_length() - 1)
+
+
 def layout(described: tuple, others: tuple, n_q: int, n_k: int, tile: Tile) -> Layout:
     """What a kernel must know of these tensors; the `described` ones may come as descriptors."""
     aligned = all(x.data_ptr() % DESCRIPTOR_ALIGNMENT == 0 for x in described)
@@ -140,7 +188,13 @@ def can_be_described(dtype: torch.dtype, shape: tuple, strides: tuple) -> bool:
 def describe(x: torch.Tensor, block: int):
     """A tensor descriptor of x that loads `block` rows of one head at once."""
     shape, strides = tuple(x.shape), x.stride()
-    return TensorDescriptor(x, shape, _steps(shape, strides), _block(shape[3], block))
+    descriptor = object.__new__(TensorDescriptor)  # its constructor checks again what can_be_described has
+    descriptor.base, descriptor.shape, descriptor.strides = x, shape, _steps(shape, strides)
+    descriptor.block_shape, descriptor.padding = _block(shape[3], block), "zero"
+    return descriptor
+
+
+NO_STRIDES = ()  # a kernel that gets descriptors asks for none
 
 
 @cache

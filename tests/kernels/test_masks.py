@@ -1,0 +1,163 @@
+"""Each mask against a plain formula, ranges against visibility, joining, skipped tiles, and what registering refuses."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from flashlab import runtime
+from flashlab.kernels import masks
+from flashlab.kernels.forward import forward
+from flashlab.kernels.masks import Mask, decode, register
+from flashlab.kernels.tiles import Tile
+from flashlab.problem import ERRORS, AttentionProblem
+from kernel_oracle import standard, within_budget
+
+DEVICE = runtime.device()
+SLOPES = torch.tensor([0.5, 0.1], device=DEVICE)
+
+
+def alibi(score, i, j):
+    return score - SLOPES.to(score).view(1, -1, 1, 1) * (i - j).abs()
+
+
+MASKS = {
+    "causal": (masks.causal(), {"see": lambda i, j: j <= i}),
+    "window": (masks.window(4, 2), {"see": lambda i, j: (j >= i - 4) & (j <= i + 2)}),
+    "window_of_one": (masks.window(0, 0), {"see": lambda i, j: j == i}),
+    "prefix": (masks.prefix(7), {"see": lambda i, j: (j < 7) | (j <= i)}),
+    "alibi": (masks.alibi(SLOPES), {"rescore": alibi}),
+    "softcap": (masks.softcap(0.7), {"rescore": lambda s, i, j: 0.7 * torch.tanh(s / 0.7)}),
+    "causal & window": (masks.causal() & masks.window(4, 2), {"see": lambda i, j: (j <= i) & (j >= i - 4)}),
+    "alibi & softcap": (masks.alibi(SLOPES) & masks.softcap(0.7), {"rescore": lambda s, i, j: 0.7 * torch.tanh(alibi(s, i, j) / 0.7)}),
+    "softcap & alibi & causal": (
+        masks.softcap(0.7) & masks.alibi(SLOPES) & masks.causal(),
+        {"rescore": lambda s, i, j: alibi(0.7 * torch.tanh(s / 0.7), i, j), "see": lambda i, j: j <= i},
+    ),
+}
+
+
+@pytest.mark.parametrize("n_q, n_k", [(20, 20), (17, 39), (39, 17)])
+@pytest.mark.parametrize("name", MASKS)
+def test_forward(name, n_q, n_k):
+    mask, oracle = MASKS[name]
+    q, k, v = AttentionProblem(n_q, n_k, 8, heads=2, dtype="float32").tensors(0, DEVICE)
+    o, lse = forward(q, k, v, *decode(*mask.encode()), 0.5, tile=Tile(16, 16, 4, 1))
+    exact, exact_lse = standard(*(x.double() for x in (q, k, v)), scale=0.5, **oracle)
+    within_budget("o", o, standard(q, k, v, scale=0.5, **oracle)[0], exact.cpu())
+    assert torch.equal(lse == -torch.inf, exact_lse == -torch.inf)
+
+
+@triton.jit
+def range_kernel(out, first, last, begin, end, mask_params, MASKS: tl.constexpr, OF_KEYS: tl.constexpr):
+    if OF_KEYS:
+        lo, hi, full_lo, full_hi = masks.key_range(MASKS, mask_params, 0, 0, first, last, begin, end)
+    else:
+        lo, hi, full_lo, full_hi = masks.query_range(MASKS, mask_params, 0, 0, first, last, begin, end)
+    tl.store(out, lo)
+    tl.store(out + 1, hi)
+    tl.store(out + 2, full_lo)
+    tl.store(out + 3, full_hi)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "window_of_one", "prefix", "causal & window"])
+@pytest.mark.parametrize("n_q, n_k", [(20, 20), (13, 22), (22, 13)])
+def test_ranges_hold_all_that_is_visible_and_full_ones_nothing_else(name, n_q, n_k):
+    mask, oracle = MASKS[name]
+    functions, params = decode(*mask.encode())
+    out = torch.empty(4, dtype=torch.int32, device=DEVICE)
+    i, j = torch.arange(n_k - n_q, n_k), torch.arange(n_k)
+    see = oracle["see"](i[:, None], j[None, :])
+    for of_keys, rows, cols, seen in ((True, i, j, see), (False, j, i, see.T)):
+        begin, end = int(cols[0]), int(cols[-1]) + 1
+        for at in range(0, len(rows), 6):
+            tile = rows[at : at + 6]
+            range_kernel[(1,)](out, int(tile[0]), int(tile[-1]), begin, end, params, functions, of_keys)
+            lo, hi, full_lo, full_hi = out.tolist()
+            visited, full = (cols >= lo) & (cols < hi), (cols >= full_lo) & (cols < full_hi)
+            assert not (seen[at : at + 6].any(0) & ~visited).any(), (of_keys, at)
+            assert seen[at : at + 6].all(0)[full & visited].all(), (of_keys, at)
+
+
+@pytest.mark.parametrize("name, tiles", [("causal", 10), ("window", 10), ("window_of_one", 4), ("prefix", 10), ("alibi", 16)])
+def test_tiles_that_nobody_sees_are_skipped(name, tiles):
+    """A key tile that is not visited may hold anything: fill all of it with nan and see which outputs notice."""
+    mask, _ = MASKS[name]
+    n, block, noticed = 64, 16, 0
+    q, k, v = AttentionProblem(n, n, 8, heads=2, dtype="float32").tensors(0, DEVICE)
+    for at in range(0, n, block):
+        poisoned = v.clone()
+        poisoned[:, :, at : at + block] = torch.nan
+        o, _ = forward(q, k, poisoned, *decode(*mask.encode()), 0.5, tile=Tile(block, block, 4, 1))
+        noticed += int(o[0, 0].isnan().any(1).reshape(-1, block).any(1).sum())
+    assert noticed == tiles  # of 16
+
+
+def test_encode_and_decode_keep_numbers_tensors_and_their_order():
+    mask = masks.window(3, 2**40) & masks.alibi(SLOPES) & masks.softcap(0.1)
+    functions, params = decode(*mask.encode())
+    assert params[0] == (3, 2**40) and type(params[0][0]) is int and torch.equal(params[1][0], SLOPES) and params[2] == (0.1,)
+    assert functions.limits == (True, False, False) and functions.rescores == (False, True, True)
+    assert decode(*Mask().encode())[1] == () and repr(mask).startswith("window(3, ") and repr(Mask()) == "no mask"
+
+
+def test_a_changed_mask_reads_differently():
+    """Triton keys its cache of compiled kernels by the text of a constant."""
+
+    def make(n):
+        @register
+        class changing:
+            if n == 1:
+
+                @triton.jit
+                def visible(batch, head, i, j):
+                    return j <= i
+            else:
+
+                @triton.jit
+                def visible(batch, head, i, j):
+                    return j < i
+
+        return repr(decode(*changing().encode())[0])
+
+    assert make(1) != make(2)
+
+
+def test_wrong_masks_are_named():
+    @triton.jit
+    def visible(batch, head, i, j):
+        return j <= i
+
+    @triton.jit
+    def score(score, batch, head, i, j, a):
+        return score * a
+
+    bad = {
+        "mask_function": (
+            lambda: register(type("odd", (), {"visible": visible, "visble": visible})),
+            "the mask odd defines visble, which no kernel calls. A mask may define visible, key_range, query_range, score, dscore.",
+        ),
+        "mask_empty": (
+            lambda: register(type("hollow", (), {})),
+            "the mask hollow defines neither visible nor score, so it does nothing. Define one, under @triton.jit.",
+        ),
+        "mask_arguments": (
+            lambda: register(type("uneven", (), {"visible": visible, "score": score})),
+            "the functions of the mask uneven do not end with the same parameters. Each takes the kernel's arguments first"
+            " (visible: 4, score: 5), then the mask's own parameters.",
+        ),
+        "mask_params": (lambda: masks.window(3), "the mask window was given 1 parameter(s), but its functions take 2. Pass 2."),
+        "mask_value": (
+            lambda: masks.window(3, None).encode(),
+            "a parameter of the mask window is of type NoneType; it must be an int, a float or a tensor. Convert it first.",
+        ),
+        "mask": (
+            lambda: masks.causal() & 3,
+            "mask is of type int; it must be a Mask, e.g. masks.window(128, 0), or two joined by &. For one given as a"
+            " tensor write a visible() that loads it: see flashlab/kernels/masks.py.",
+        ),
+    }
+    for name, (trigger, text) in bad.items():
+        with pytest.raises(ERRORS[name][0]) as caught:
+            trigger()
+        assert str(caught.value) == text, name
