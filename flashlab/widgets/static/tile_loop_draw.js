@@ -65,7 +65,8 @@ export function geometry(trace, width, least = 0) {
 
 /** The part of rectangle `box` that a tile covers of a tensor with these rows and columns. */
 export function within([x, y, w, h], tile, rows, cols) {
-  return [x + (w * tile.col0) / cols, y + (h * tile.row0) / rows, (w * tile.cols) / cols, (h * tile.rows) / rows];
+  const [across, down] = [w / Math.max(cols, 1), h / Math.max(rows, 1)]; // a tensor may have no rows
+  return [x + across * tile.col0, y + down * tile.row0, across * tile.cols, down * tile.rows];
 }
 
 // -- How they are drawn -------------------------------------------------------------------------------------------------
