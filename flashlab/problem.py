@@ -89,7 +89,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " when it is imported. Restart the kernel (or Python) and import flashlab before triton.",
     ),
     "no_gpu": (RuntimeError, "{what} needs a CUDA GPU that Triton can use. {why}. {hint}."),
-    "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or pass --port {free}."),
+    "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or {instead}."),
     "no_jupyterlab": (RuntimeError, "JupyterLab is not installed for {python}. Install the course: make lab, or pip install -e ."),
     "no_course": (
         FileNotFoundError,
@@ -125,6 +125,9 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
     "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
     "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
+    "port_number": (ValueError, "{given} is no port: a port is a whole number from 1 to 65535. Pass e.g. --port 8888."),
+    "port_closed": (OSError, "port {given} is closed to you: ports below 1024 are for root. Pass one from 1024 up, e.g. --port 8888."),
+    "course_file": (OSError, "{given}, a file of the course, cannot be read: {why}. Mend its permissions, or get the course again."),
 }
 
 
