@@ -18,9 +18,11 @@ RUN := $(if $(PYTHON),$(PYTHON),$(HERE))
 .PHONY: lab test test-gpu record
 
 lab: $(VENV)/.flashlab
+	@$(say_unused)
 	@$(HERE) -m flashlab.cli lab $(LAB_ARGS)
 
 test: $(VENV)/.flashlab-test
+	@$(say_unused)
 	@$(call run_tests,$(HERE))
 
 # With PYTHON given nothing is made and nothing installed: a GPU node may have no network.
@@ -46,11 +48,28 @@ $(VENV)/.flashlab-test: pyproject.toml
 # $(call run_tests,python): first the timed tests, one at a time, for their table of times (xdist would not time them);
 # then everything: unit tests, doctests and every lesson, whose cells --dist loadscope keeps in one process.
 define run_tests
-$(1) -m pytest tests -q -k test_bench --benchmark-columns=median,rounds && \
-together="-n $(JOBS) --dist loadscope"; \
-if ! $(1) -c 'import xdist' 2>/dev/null; then together=""; echo "pytest-xdist is not installed: one test at a time."; fi; \
+set -e; \
+has() { $(1) -c "import $$1" 2>/dev/null; }; \
+options=(-n $(JOBS) --dist loadscope); \
+if ! has xdist; then options=(); echo "pytest-xdist is not installed: one test at a time."; fi; \
+if has pytest_benchmark; then $(1) -m pytest tests -q -k test_bench --benchmark-columns=median,rounds; \
+else options+=(-k "not test_bench"); echo "pytest-benchmark is not installed: the timed tests are left out."; fi; \
 $(1) -m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
-    $(wildcard notebooks/*.ipynb) $$together $(PYTEST_ARGS)
+    $(wildcard notebooks/*.ipynb) "$${options[@]}" $(PYTEST_ARGS)
+endef
+
+# What TORCH and PYTHON ask for and a $(VENV) made before does not have: it stays as it is, and that is said.
+define say_unused
+again="To install anew: rm -r $(VENV), then this again."; \
+if [ -n "$(filter cpu cu%,$(TORCH))" ]; then \
+    has=$$($(HERE) -c 'from flashlab.driver import torch_build; print(torch_build().index)' 2>/dev/null); \
+    [ "$${has:-$(TORCH)}" = "$(TORCH)" ] || echo "TORCH=$(TORCH) changes nothing: $(VENV) has torch for $$has. $$again"; \
+fi; \
+if [ -n "$(PYTHON)" ]; then \
+    where() { "$$@" -c 'import os, sys; print(os.path.realpath(sys.executable))' 2>/dev/null; }; \
+    has=$$(where $(HERE)); \
+    [ "$$has" = "$$(where $(PYTHON))" ] || echo "PYTHON=$(PYTHON) changes nothing: $(VENV) has $$has. $$again"; \
+fi
 endef
 
 # $(call install,what): makes $(VENV) if it is missing or broken, then installs into it; by uv where there is one.
@@ -77,7 +96,7 @@ if [ ! -x $(HERE) ] || { ! has uv && ! $(HERE) -c 'import pip' 2>/dev/null; }; t
         exit 1; \
     fi; \
     echo "Making $(VENV) with $$usable"; \
-    if has uv; then uv venv --python "$$usable" $(VENV); else $$usable -m venv $(VENV); fi; \
+    if has uv; then uv venv --allow-existing --python "$$usable" $(VENV); else $$usable -m venv $(VENV); fi; \
 fi; \
 if [ -z "$(TORCH)" ] && [ ! -e /proc/driver/nvidia/version ]; then \
     echo "PyTorch from PyPI brings about 3 GB of CUDA on Linux; without a GPU here, TORCH=cpu takes the small CPU build."; \

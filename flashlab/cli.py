@@ -10,6 +10,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from flashlab.problem import error
+
+WORK = "work/ in your clone of the course, elsewhere work/ in the folder you are in"
+
+
+def port(text: str) -> int:
+    """`text` as a port number; argparse prints the error."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(str(error("port_number", given=text)))
+    return int(text)
+
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser; each subcommand sets `call`."""
@@ -17,10 +28,10 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(required=True, metavar="COMMAND")
 
     lab = commands.add_parser("lab", help="open JupyterLab at lesson 00, on your own copies in work/")
-    lab.add_argument("--port", type=int, help="the port to listen on (default: the first free one from 8888)")
+    lab.add_argument("--port", type=port, help="the port to listen on (default: the first free one from 8888)")
     lab.add_argument("--no-browser", action="store_true", help="print the address and open no browser")
     lab.add_argument("--in-place", action="store_true", help="open the course's own notebooks, for authors")
-    lab.add_argument("--work", type=Path, help="where your copies go (default: work/ in the course)")
+    lab.add_argument("--work", type=Path, help=f"where your copies go (default: {WORK})")
     lab.add_argument("jupyter", nargs="*", help="after --: options for JupyterLab itself, e.g. -- --ip=0.0.0.0")
     lab.set_defaults(call=run_lab)
 
@@ -30,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
     reset = commands.add_parser("reset", help="put a lesson's original back and keep yours beside it")
     reset.add_argument("lesson", help="04, lab1, e04 or a file name")
-    reset.add_argument("--work", type=Path, help="where your copies are (default: work/ in the course)")
+    reset.add_argument("--work", type=Path, help=f"where your copies are (default: {WORK})")
     reset.set_defaults(call=run_reset)
 
     record = commands.add_parser("record", help="run lessons on a GPU and store what they show, for authors")
@@ -75,10 +86,10 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def run_reset(options: argparse.Namespace) -> int:
-    from flashlab.copies import find_course, reset
+    from flashlab.copies import find_course, reset, work_folder
 
     course = find_course()
-    print(*reset(options.lesson, course, options.work or course / "work"), sep="\n")
+    print(*reset(options.lesson, course, work_folder(course, options.work)), sep="\n")
     return 0
 
 
@@ -113,6 +124,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, LookupError, RuntimeError) as problem:
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

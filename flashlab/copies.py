@@ -39,11 +39,26 @@ def find_course(start: Path | None = None) -> Path:
     raise error("no_course", given=start)
 
 
+def work_folder(course: Path, given: Path | None = None) -> Path:
+    """Where your copies are: `given`; in `course` its work/; elsewhere the copies that you stand in, or work/ right there.
+
+    So a class that shares one course gets a folder for each student, and a terminal in JupyterLab finds it again.
+    """
+    here = Path.cwd().resolve()
+    if given is not None:
+        return given.resolve()
+    if here.is_relative_to(course):
+        return course / "work"
+    return next((folder for folder in (here, *here.parents) if (folder / MANIFEST).is_file()), here / "work")
+
+
 def originals(course: Path) -> Iterator[Path]:
-    """Every file of the course that learners get, relative to `course`, in order."""
+    """What learners get, relative to `course`, in order: every notebook, and whatever belongs to an exercise."""
     for folder in FOLDERS:
         for path in sorted((course / folder).rglob("*")):
             relative = path.relative_to(course)
+            if folder == "notebooks" and path.suffix != ".ipynb":
+                continue  # a picture of the README's
             if path.is_file() and not SKIPPED.intersection(relative.parts) and not path.name.startswith("."):
                 yield relative
 
@@ -65,35 +80,45 @@ def content(path: Path) -> str:
     return hashlib.sha256(json.dumps([cell for cell in text if cell[1]]).encode()).hexdigest()
 
 
+def marks(original: Path) -> dict[str, str]:
+    """What the manifest remembers of a file. Raises OSError that names the course's file if it cannot be read."""
+    try:
+        return {"content": content(original), "digest": digest(original)}
+    except OSError as problem:
+        raise error("course_file", given=original, why=problem.strerror or problem) from problem
+
+
 def sync(course: Path, work: Path) -> list[str]:
     """Copy what is not in `work` yet, refresh what its owner has not changed; returns a sentence per thing to say.
 
-    Raises OSError if `work` cannot be written.
+    Raises OSError if `work` cannot be written or a file of the course cannot be read.
     """
+    course_has = {name: marks(course / name) for name in originals(course)}
     try:
         work.mkdir(parents=True, exist_ok=True)
         known, said = read_manifest(work)
         new, refreshed = 0, 0
-        for name in originals(course):
-            original, copy, seen = course / name, work / name, known.get(str(name), {})
-            theirs = content(copy) if copy.exists() else None
-            now = {"content": content(original), "digest": digest(original)}
-            if theirs is None:
-                new += 1
-                put(original, copy)
-            elif theirs == now["content"]:  # the same cells: a run copy keeps its outputs, an unopened one gets the new
-                if digest(copy) == seen.get("digest") != now["digest"]:
+        try:
+            for name, now in course_has.items():
+                original, copy, seen = course / name, work / name, known.get(str(name), {})
+                theirs = content(copy) if copy.exists() else None
+                if theirs is None:
+                    new += 1
+                    put(original, copy)
+                elif theirs == now["content"]:  # the same cells: a run copy keeps its outputs, an unopened one gets the new
+                    if digest(copy) == seen.get("digest") != now["digest"]:
+                        refreshed += 1
+                        put(original, copy)
+                elif theirs == seen.get("content"):
                     refreshed += 1
                     put(original, copy)
-            elif theirs == seen.get("content"):
-                refreshed += 1
-                put(original, copy)
-            elif seen.get("content") != now["content"]:
-                said.append(newer(name, copy))
-                if seen:
-                    continue  # say so again next time
-            known[str(name)] = now
-        write_json(work / MANIFEST, known)
+                elif seen.get("content") != now["content"]:
+                    said.append(newer(name, copy))
+                    if seen:
+                        continue  # say so again next time
+                known[str(name)] = now
+        finally:  # interrupted or not, what was put is known to be the course's
+            write_json(work / MANIFEST, known)
     except OSError as problem:
         raise error("work_folder", given=work, why=problem.strerror or problem) from problem
     counts = [f"{n} {what}" for n, what in ((new, "new"), (refreshed, "brought up to date")) if n]
@@ -122,18 +147,23 @@ def reset(which: str, course: Path, work: Path, today: date | None = None) -> li
     wanted = which.zfill(2) if which.isdigit() else which
     chosen = [name for name in names if any(wanted in (handle(part), part, str(name)) for part in name.parts[1:])]
     if not chosen:
-        raise error("lesson_name", given=which, allowed=", ".join(dict.fromkeys(handle(name.name) for name in names)))
+        lessons = dict.fromkeys(handle(name.parts[1] if name.parts[0] == "exercises" else name.name) for name in names)
+        raise error("lesson_name", given=which, allowed=", ".join(lessons))
+    course_has = {name: marks(course / name) for name in chosen}
+    work.mkdir(parents=True, exist_ok=True)
     known, done = read_manifest(work)
-    for name in chosen:
-        original, copy = course / name, work / name
-        if copy.exists() and digest(copy) == digest(original):
-            done.append(f"{copy} is the original already.")
-        else:
-            kept = keep_aside(copy, today or date.today()) if copy.exists() else None
-            put(original, copy)
-            done.append(f"{copy} is the original again." + (f" Yours is kept as {kept.name}." if kept else ""))
-        known[str(name)] = {"content": content(original), "digest": digest(original)}
-    write_json(work / MANIFEST, known)
+    try:
+        for name, now in course_has.items():
+            original, copy = course / name, work / name
+            if copy.exists() and digest(copy) == now["digest"]:
+                done.append(f"{copy} is the original already.")
+            else:
+                kept = keep_aside(copy, today or date.today()) if copy.exists() else None
+                put(original, copy)
+                done.append(f"{copy} is the original again." + (f" Yours is kept as {kept.name}." if kept else ""))
+            known[str(name)] = now
+    finally:
+        write_json(work / MANIFEST, known)
     return done
 
 
@@ -150,9 +180,12 @@ def keep_aside(copy: Path, today: date) -> Path:
 def put(original: Path, copy: Path) -> None:
     """Copy a file in one step: whoever reads `copy` meanwhile sees the old one or the new one, never half of it."""
     copy.parent.mkdir(parents=True, exist_ok=True)
-    half = copy.with_name(f".{copy.name}.new")
-    shutil.copyfile(original, half)
-    os.replace(half, copy)
+    half = copy.with_name(f".{copy.name}.{os.getpid()}.new")  # two runs at once write one each
+    try:
+        shutil.copyfile(original, half)
+        os.replace(half, copy)
+    finally:
+        half.unlink(missing_ok=True)
 
 
 def read_manifest(work: Path) -> tuple[dict, list[str]]:
@@ -171,6 +204,9 @@ def read_manifest(work: Path) -> tuple[dict, list[str]]:
 
 def write_json(path: Path, value: dict) -> None:
     """Write `value` in one step, as `put` does."""
-    half = path.with_name(f"{path.name}.new")
-    half.write_text(json.dumps(value, indent=1, sort_keys=True))
-    os.replace(half, path)
+    half = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        half.write_text(json.dumps(value, indent=1, sort_keys=True))
+        os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)

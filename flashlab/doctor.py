@@ -19,6 +19,8 @@ from flashlab.driver import login_node, torch_build
 from flashlab.machine import Check
 
 SMOKE_TIMEOUT_S = 180
+PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 LEAST_WIDTH, MOST_WIDTH = 60, 120
 
@@ -29,6 +31,28 @@ def installed(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def requirements() -> list[str]:
+    """What flashlab needs: pyproject.toml's dependencies in a clone, where metadata may be older; else its metadata's."""
+    try:
+        import tomllib  # Python 3.11 or newer, and the table must be printed on an older one too
+
+        project = tomllib.loads(PYPROJECT.read_text())["project"]
+        if project["name"] == "flashlab":
+            return project["dependencies"]
+    except (ImportError, OSError, LookupError):
+        pass
+    try:
+        return metadata.requires("flashlab") or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def chromium() -> str | None:
+    """The path of a Chromium: FLASHLAB_CHROMIUM if set, else the first that is on PATH."""
+    named = os.environ.get("FLASHLAB_CHROMIUM")
+    return next(filter(None, map(shutil.which, [named] if named else BROWSERS)), None)
 
 
 def read(path: str) -> str:
@@ -58,6 +82,7 @@ def examine() -> list[Check]:
         machine.check_python(),
         machine.check_torch(torch_build()),
         machine.check_triton(triton),
+        machine.check_packages(requirements(), installed),
         machine.check_gpu(gpu, login_node()),
         machine.check_driver(gpu, read("/proc/driver/nvidia/version")),
         *([machine.check_kernels(runtime.mode(), *run_smoke())] if triton else []),
@@ -66,9 +91,8 @@ def examine() -> list[Check]:
             Path(sysconfig.get_paths()["include"]) / "Python.h",
             gpu=on_gpu,
         ),
-        machine.check_cache(Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"), gpu=on_gpu),
-        machine.check_jupyterlab(installed("jupyterlab")),
-        machine.check_chromium(shutil.which("chromium") or shutil.which("google-chrome")),
+        machine.check_cache(Path(os.environ.get("TRITON_CACHE_DIR") or os.path.expanduser("~/.triton/cache")), gpu=on_gpu),
+        machine.check_chromium(chromium()),
         machine.check_counters(
             shutil.which("ncu"),
             gpu=bool(gpu.name),

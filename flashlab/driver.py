@@ -59,6 +59,11 @@ class TorchBuild(NamedTuple):
     version: str
     cuda: str | None
 
+    @property
+    def index(self) -> str:
+        """The last part of PyTorch's index for this build, as `make lab TORCH=` takes it: "cpu" or such as "cu126"."""
+        return f"cu{self.cuda.replace('.', '')}" if self.cuda else "cpu"
+
 
 def ask_driver(load=ctypes.CDLL) -> GpuFound:
     """What the NVIDIA driver says about its first GPU. Only `judge()` can tell whether torch can use it."""

@@ -6,6 +6,7 @@ its announcements off: the news prompt (which --LabApp.news_url=None leaves on i
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import socket
@@ -15,37 +16,41 @@ from pathlib import Path
 from typing import Mapping
 
 from flashlab import runtime
-from flashlab.copies import find_course, sync
+from flashlab.copies import find_course, sync, work_folder
 from flashlab.problem import error
 
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 CONFIG = Path(__file__).with_name("jupyter_config")
 
 
-def port_is_free(port: int) -> bool:
-    """Whether a server on this machine could listen on `port`."""
+def port_fault(port: int) -> int:
+    """Why no server of yours can listen on `port` on this machine, as an errno; 0 if one can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+        except OSError as problem:
+            return problem.errno
+    return 0
 
 
-def free_port(after: int) -> int:
-    """The first free port above `after`."""
-    return next(port for port in range(after + 1, 65536) if port_is_free(port))
+def free_port(after: int) -> int | None:
+    """The first free port above `after`, or None."""
+    return next((port for port in range(after + 1, 65536) if not port_fault(port)), None)
 
 
 def command(root: Path, *, port: int | None = None, browser: bool = True, extra: tuple[str, ...] = ()) -> list[str]:
-    """The JupyterLab command for `root`. Raises OSError if `port` is taken; without a port JupyterLab finds one."""
+    """The JupyterLab command for `root`; without a port JupyterLab finds one. Raises OSError if `port` cannot be used."""
     line = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}"]
     if (root / FIRST_LESSON).exists():
         line.append(f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}")
     if port is not None:
-        if not port_is_free(port):
-            raise error("port_taken", given=port, free=free_port(port))
+        fault = port_fault(port)
+        if fault == errno.EACCES:
+            raise error("port_closed", given=port)
+        if fault:
+            free = free_port(port)
+            raise error("port_taken", given=port, instead=f"pass --port {free}" if free else "leave --port out")
         line += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     if not browser:
         line.append("--no-browser")
@@ -70,19 +75,21 @@ def lab(
 ) -> int:
     """Bring the copies up to date, say what happened, and run JupyterLab until it stops; returns its exit status.
 
-    `in_place` opens the originals instead of copies; `work` (default: work/ in the course) is where copies go.
-    Raises FileNotFoundError without a course, RuntimeError without JupyterLab, OSError for a taken port.
+    `in_place` opens the originals instead of copies; `work` (default: copies.work_folder) is where copies go.
+    Raises FileNotFoundError without a course, RuntimeError without JupyterLab, OSError for a port that cannot be used.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise error("no_jupyterlab", python=sys.executable)
     course = find_course()
-    root = course if in_place else (work or course / "work").resolve()
+    root = course if in_place else work_folder(course, work)
     for sentence in [] if in_place else sync(course, root):
         print(sentence)
     line = command(root, port=port, browser=browser, extra=extra)
     runtime.announce()
     sys.stdout.flush()
-    try:
-        return subprocess.call(line, env=environment(os.environ))
-    except KeyboardInterrupt:
-        return 0
+    server = subprocess.Popen(line, env=environment(os.environ))
+    while True:
+        try:
+            return server.wait()
+        except KeyboardInterrupt:  # JupyterLab got it too and asks whether to shut down; subprocess.call would kill it
+            pass

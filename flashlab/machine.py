@@ -6,18 +6,20 @@ one Check. Only a check marked "fail" keeps the lessons from running; flashlab.d
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from flashlab import runtime
 from flashlab.driver import GpuFound, TorchBuild
 
 GIB = 2**30
 RANGES = {"torch": ((2, 11), (2, 14)), "triton": ((3, 6), (3, 10))}  # from, to below; as in pyproject.toml
+GET = "make lab, or pip install -e ."
 
 
 class Check(NamedTuple):
@@ -49,7 +51,7 @@ def in_range(package: str, version: str) -> bool:
 
 def check_torch(build: TorchBuild | None) -> Check:
     if build is None:
-        return Check("torch", "not installed", "fail", "make lab, or pip install -e .")
+        return Check("torch", "not installed", "fail", GET)
     found = f"{build.version}, " + (f"built for CUDA {build.cuda}" if build.cuda else "CPU build")
     if not in_range("torch", build.version):
         return Check("torch", found, "fail", "flashlab needs torch >=2.11,<2.14: pip install 'torch>=2.11,<2.14'")
@@ -64,6 +66,25 @@ def check_triton(version: str | None, system: str = platform.system()) -> Check:
     if not in_range("triton", version):
         return Check("triton", version, "fail", "flashlab needs triton >=3.6,<3.10; let torch choose it: make lab")
     return Check("triton", version)
+
+
+def check_packages(requirements: list[str], installed: Callable[[str], str | None]) -> Check:
+    """Every other package that flashlab's `requirements` name, without its extras; `installed` gives a version or None."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return Check("Packages", "packaging not installed, so the others were not looked at", "fail", GET)
+    found, faulty = [], []
+    for requirement in map(Requirement, requirements):
+        if requirement.name in RANGES or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        version = installed(requirement.name)
+        found.append(f"{requirement.name} {version or 'not installed'}")
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            faulty.append(f"{requirement.name}{requirement.specifier}")
+    if faulty:
+        return Check("Packages", ", ".join(found), "fail", f"flashlab needs {', '.join(faulty)}: {GET}")
+    return Check("Packages", ", ".join(found) or "unknown: flashlab is not installed and has no pyproject.toml", "ok" if found else "note")
 
 
 def check_gpu(gpu: GpuFound, login: str = "") -> Check:
@@ -96,7 +117,7 @@ def check_kernels(mode: str, result: str, problem: str) -> Check:
 
 
 def check_compiler(compiler: str | None, header: Path, gpu: bool) -> Check:
-    missing = [what for what, there in (("a C compiler", compiler), ("Python.h", header.is_file())) if not there]
+    missing = [what for what, there in (("a C compiler", compiler), ("Python.h", os.path.isfile(header))) if not there]
     if not missing:
         return Check("C compiler, Python.h", f"{compiler}, {header}")
     state = "fail" if gpu else "note"
@@ -107,9 +128,9 @@ def check_compiler(compiler: str | None, header: Path, gpu: bool) -> Check:
 
 def check_cache(folder: Path, gpu: bool) -> Check:
     place = folder
-    while not place.exists():
+    while not os.path.exists(place):  # Path.exists raises where a folder above may not be searched
         place = place.parent
-    if place.is_dir() and writable(place):
+    if os.path.isdir(place) and writable(place):
         return Check("Triton's cache", str(folder))
     do = "Set TRITON_CACHE_DIR to a folder that you can write"
     return Check("Triton's cache", f"{folder} cannot be written", "fail" if gpu else "note", do)
@@ -122,12 +143,6 @@ def writable(folder: Path) -> bool:
             return True
     except OSError:
         return False
-
-
-def check_jupyterlab(version: str | None) -> Check:
-    if version is None:
-        return Check("JupyterLab", "not installed", "fail", "make lab, or pip install -e .")
-    return Check("JupyterLab", version)
 
 
 def check_chromium(path: str | None) -> Check:

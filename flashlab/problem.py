@@ -89,7 +89,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " when it is imported. Restart the kernel (or Python) and import flashlab before triton.",
     ),
     "no_gpu": (RuntimeError, "{what} needs a CUDA GPU that Triton can use. {why}. {hint}."),
-    "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or pass --port {free}."),
+    "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or {instead}."),
     "no_jupyterlab": (RuntimeError, "JupyterLab is not installed for {python}. Install the course: make lab, or pip install -e ."),
     "no_course": (
         FileNotFoundError,
@@ -202,6 +202,9 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "a tensor of shape {given} in mask needs a gradient, but masks give none to their tensors. Pass it detached: tensor.detach().",
     ),
     "mask_device": (ValueError, "a tensor in mask is on {given}, but q is on {needed}; both need the same device. Move it: tensor.to(q.device)."),
+    "port_number": (ValueError, "{given} is no port: a port is a whole number from 1 to 65535. Pass e.g. --port 8888."),
+    "port_closed": (OSError, "port {given} is closed to you: ports below 1024 are for root. Pass one from 1024 up, e.g. --port 8888."),
+    "course_file": (OSError, "{given}, a file of the course, cannot be read: {why}. Mend its permissions, or get the course again."),
 }
 
 

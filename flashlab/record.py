@@ -1,6 +1,6 @@
 """Runs lessons on a GPU and stores what they show, so that a reader without one sees real numbers.
 
-    python -m flashlab.record [NOTEBOOK ...]     default: every lesson in notebooks/
+    flashlab record [NOTEBOOK ...]     default: every lesson in notebooks/
 
 A notebook is written only after all of its cells have run. Cell ids and the notebook's own metadata stay as they are;
 timings and widget state are left out, and where an output has a still picture or a text besides its widget, the widget
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
 from pathlib import Path
 
 from flashlab import runtime
@@ -83,10 +82,3 @@ def record(notebooks: list[Path] = ()) -> list[Path]:
         print(f"{path} on {runtime.gpu().name} ...", flush=True)
         write(execute(path), path)
     return [Path(path) for path in notebooks]
-
-
-if __name__ == "__main__":
-    try:
-        record(sys.argv[1:])
-    except (RuntimeError, OSError) as problem:
-        sys.exit(f"flashlab.record: {problem}")

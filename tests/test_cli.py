@@ -38,10 +38,33 @@ def test_lab(called, arguments, changes):
     assert called == [{"port": None, "browser": True, "in_place": False, "work": None, "extra": (), **changes}]
 
 
-def test_reset(called, capsys):
+def test_reset(called, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert cli.main(["reset", "04"]) == cli.main(["reset", "04", "--work", "/mine"]) == 0
-    assert called == [("04", Path("/course"), Path("/course/work")), ("04", Path("/course"), Path("/mine"))]
+    assert called == [("04", Path("/course"), tmp_path / "work"), ("04", Path("/course"), Path("/mine"))]
     assert capsys.readouterr().out == "put back\nput back\n"
+
+
+@pytest.mark.parametrize("given", ["70000", "65536", "0", "-1", "8888.0", "eighty", ""])
+def test_what_is_no_port_is_said_before_anything_is_done(called, capsys, given):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["lab", f"--port={given}"])
+    assert caught.value.code == 2 and called == []
+    said = f"argument --port: {given} is no port: a port is a whole number from 1 to 65535. Pass e.g. --port 8888."
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [1, 65535])
+def test_the_first_and_the_last_port(called, given):
+    assert cli.main(["lab", "--port", str(given)]) == 3 and called[0]["port"] == given
+
+
+def test_control_c_ends_a_command_without_a_traceback(monkeypatch):
+    def interrupted(**options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lab, "lab", interrupted)
+    assert cli.main(["lab"]) == 130
 
 
 def test_record(called):
@@ -65,7 +88,7 @@ def test_doctor_gpu_says_only_whether_there_is_one(monkeypatch, capsys):
 
 def test_a_known_fault_is_one_line_and_exit_status_2(monkeypatch, capsys):
     def fails(**options):
-        raise error("port_taken", given=8888, free=8889)
+        raise error("port_taken", given=8888, instead="pass --port 8889")
 
     monkeypatch.setattr(lab, "lab", fails)
     assert cli.main(["lab"]) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flashlab import copies
-from flashlab.copies import MANIFEST, content, find_course, originals, reset, sync
+from flashlab.copies import MANIFEST, content, find_course, originals, reset, sync, work_folder
 
 LESSON = Path("notebooks/04_tiling.ipynb")
 DAY = date(2026, 11, 29)
@@ -65,11 +65,10 @@ def files(folder):
 
 # -- the first time -----------------------------------------------------------------------------------------------------------
 def test_everything_a_learner_gets_is_copied_once(course, work):
-    assert sync(course, work) == [f"{work}: 6 new."]
+    assert sync(course, work) == [f"{work}: 5 new."]
     assert files(work).keys() - {MANIFEST} == {str(name) for name in originals(course)} == {
         "notebooks/00_start_here.ipynb",
         "notebooks/04_tiling.ipynb",
-        "notebooks/figure.png",
         "notebooks/labs/lab1_speedup.ipynb",
         "exercises/e04_flash_forward/e04_flash_forward.ipynb",
         "exercises/e04_flash_forward/helper.py",
@@ -81,7 +80,7 @@ def test_everything_a_learner_gets_is_copied_once(course, work):
 def test_a_course_without_exercises_is_fine(course, work):
     for path in sorted((course / "exercises").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    assert sync(course, work) == [f"{work}: 4 new."]
+    assert sync(course, work) == [f"{work}: 3 new."]
 
 
 def test_a_copy_that_was_deleted_comes_back(course, work, copied):
@@ -195,6 +194,86 @@ def test_an_interrupted_copy_is_taken_up_again(course, work, copied):
     assert sync(course, work) == [f"{work}: 1 brought up to date."]
 
 
+@pytest.mark.parametrize("stops", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_what_an_interrupted_sync_put_is_still_the_courses(course, work, copied, monkeypatch, stops):
+    put, done = copies.put, []
+
+    def interrupted(original, copy):
+        if len(done) == 2:
+            raise stops
+        done.append(copy)
+        put(original, copy)
+
+    for name in originals(course):
+        (course / name).write_text(notebook("second", str(name)))
+    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, OSError)):
+        patch.setattr(copies, "put", interrupted)
+        sync(course, work)
+    for name in originals(course):
+        (course / name).write_text(notebook("third", str(name)))
+    assert sync(course, work) == [f"{work}: 5 brought up to date."]
+
+
+def test_what_an_interrupted_reset_put_is_still_the_courses(course, work, copied, monkeypatch):
+    put, done = copies.put, []
+    exercise = [name for name in originals(course) if name.parts[0] == "exercises"]
+
+    def interrupted(original, copy):
+        if done:
+            raise KeyboardInterrupt
+        done.append(copy)
+        put(original, copy)
+
+    for name in exercise:
+        (work / name).write_text("mine")
+        (course / name).write_text("second")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(copies, "put", interrupted)
+        reset("e04", course, work, DAY)
+    for name in exercise:
+        (course / name).write_text("third")
+    sync(course, work)
+    assert (work / exercise[0]).read_text() == "third"
+
+
+def test_two_runs_at_once_do_not_share_a_half_written_file(course, work, copied, monkeypatch):
+    written = []
+    for pid in (101, 102):
+        monkeypatch.setattr(copies.os, "getpid", lambda: pid)
+        monkeypatch.setattr(copies.os, "replace", lambda half, path: written.append(half))
+        copies.put(*copied)
+        copies.write_json(work / MANIFEST, {})
+    assert len(set(written)) == 4
+
+
+def test_a_copy_that_failed_leaves_no_half_behind(course, work, copied, monkeypatch):
+    monkeypatch.setattr(copies.os, "replace", lambda half, path: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        copies.put(*copied)
+    with pytest.raises(ZeroDivisionError):
+        copies.write_json(work / MANIFEST, {})
+    assert not [path for path in work.rglob("*") if path.name.endswith(".new")]
+
+
+@pytest.mark.parametrize("act", [sync, lambda course, work: reset("04", course, work, DAY)])
+def test_an_unreadable_file_of_the_course_is_named_and_not_your_folder(course, work, copied, monkeypatch, act):
+    read = Path.read_bytes
+
+    def refuse(path):
+        if path == copied[0]:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    copied[1].write_text(MINE[0])
+    with pytest.raises(OSError) as caught:
+        act(course, work)
+    assert str(caught.value) == (
+        f"{copied[0]}, a file of the course, cannot be read: Permission denied. Mend its permissions, or get the course again."
+    )
+    assert copied[1].read_text() == MINE[0] and not list(work.rglob("*.mine-*"))
+
+
 def test_a_work_folder_that_is_a_file_is_named(course, work):
     work.write_text("")
     with pytest.raises(OSError) as caught:
@@ -266,10 +345,16 @@ def test_what_a_lesson_may_be_called(course, work, which, names):
     assert [Path(said.split(" is the ")[0]).name for said in reset(which, course, work, DAY)] == names
 
 
+@pytest.mark.parametrize("which", ["figure", "figure.png", "notebooks/figure.png"])
+def test_a_picture_is_no_lesson(course, work, which):
+    with pytest.raises(LookupError):
+        reset(which, course, work, DAY)
+
+
 def test_an_unknown_lesson_lists_the_known(course, work):
     with pytest.raises(LookupError) as caught:
         reset("9", course, work, DAY)
-    assert str(caught.value) == "no lesson is called '9'; there are: 00, 04, figure, lab1, e04, helper."
+    assert str(caught.value) == "no lesson is called '9'; there are: 00, 04, lab1, e04."
 
 
 # -- finding the course -------------------------------------------------------------------------------------------------------
@@ -279,6 +364,28 @@ def test_the_course_is_found_from_inside(course, work, copied):
 
 def test_from_elsewhere_the_clone_that_flashlab_came_from_is_found(tmp_path):
     assert find_course(tmp_path) == Path(copies.__file__).parents[1]
+
+
+def test_inside_the_course_copies_are_in_its_work_folder(course, work, monkeypatch):
+    for folder in (course, course / "notebooks", course / "exercises" / "e04_flash_forward"):
+        monkeypatch.chdir(folder)
+        assert work_folder(course) == work
+
+
+def test_from_elsewhere_copies_are_in_your_own_folder(course, tmp_path, monkeypatch):
+    for student in ("ada", "grace"):
+        home = tmp_path / student
+        home.mkdir()
+        monkeypatch.chdir(home)
+        assert work_folder(course) == home / "work"
+        sync(course, home / "work")
+    monkeypatch.chdir(home / "work" / "notebooks")  # as a terminal in JupyterLab
+    assert work_folder(course) == home / "work"
+
+
+def test_a_work_folder_that_is_named_is_taken(course, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert work_folder(course, Path("mine")) == tmp_path / "mine"
 
 
 def test_without_a_course_it_says_so(tmp_path, monkeypatch):

@@ -1,9 +1,12 @@
 """doctor.py: the table, the verdict and the exit status."""
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from flashlab import doctor
 from flashlab.machine import Check
@@ -42,11 +45,12 @@ def test_notes_alone_give_exit_status_0():
 def test_report_looks_at_this_machine(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "run_smoke", lambda: (doctor.runtime.mode(), ""))
     monkeypatch.setattr(doctor, "torch_build", lambda: None)
-    monkeypatch.setattr(doctor, "installed", lambda package: None if package == "jupyterlab" else "3.6.0")
+    installed = doctor.installed
+    monkeypatch.setattr(doctor, "installed", lambda package: None if package == "ipywidgets" else installed(package))
     assert doctor.report() == 1
     printed = capsys.readouterr().out.splitlines()
-    assert printed[-1] == "The lessons cannot run yet. Mend first: torch, JupyterLab."
-    assert [line.split()[1] for line in printed if line.startswith("FAIL")] == ["torch", "JupyterLab"]
+    assert printed[-1] == "The lessons cannot run yet. Mend first: torch, Packages."
+    assert [line.split()[1] for line in printed if line.startswith("FAIL")] == ["torch", "Packages"]
 
 
 def test_without_triton_no_kernel_is_tried(monkeypatch):
@@ -68,6 +72,85 @@ def test_every_check_of_this_machine_can_be_read(monkeypatch):
 def test_installed_and_read():
     assert doctor.installed("pytest") == pytest.__version__ and doctor.installed("no-such-package") is None
     assert doctor.read("/no/such/file") == "" and doctor.read(__file__).startswith('"""doctor.py')
+
+
+# -- what flashlab needs ------------------------------------------------------------------------------------------------------
+def test_the_packages_are_those_of_pyproject(monkeypatch):
+    monkeypatch.setattr(doctor, "run_smoke", lambda: (doctor.runtime.mode(), ""))
+    named = {Requirement(line).name for line in doctor.requirements()}
+    assert {"numpy", "torch", "triton", "matplotlib", "jupyterlab", "ipywidgets", "anywidget", "packaging"} <= named
+    (check,) = [check for check in doctor.examine() if check.what == "Packages"]
+    assert check.state == "ok" and all(f"{name} {doctor.installed(name)}" in check.found for name in named - {"torch", "triton"})
+
+
+@pytest.mark.parametrize("text", [None, '[project]\nname = "another"\ndependencies = ["x"]\n', "[tool]\n"])
+def test_without_a_clone_they_are_those_of_the_metadata(tmp_path, monkeypatch, text):
+    if text is not None:
+        (tmp_path / "pyproject.toml").write_text(text)
+    monkeypatch.setattr(doctor, "PYPROJECT", tmp_path / "pyproject.toml")
+    monkeypatch.setattr(doctor.metadata, "requires", {"flashlab": ["numpy>=2"]}.get)
+    assert doctor.requirements() == ["numpy>=2"]
+
+    def not_installed(package):
+        raise doctor.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(doctor.metadata, "requires", not_installed)
+    assert doctor.requirements() == []
+
+
+# -- the browser and the Node that tests use ----------------------------------------------------------------------------------
+@pytest.fixture
+def on_path(tmp_path, monkeypatch):
+    """on_path(*names): those commands and no others are on PATH; returns their folder."""
+
+    def put(*names):
+        for name in names:
+            (tmp_path / name).write_text("#!/bin/sh\n")
+            (tmp_path / name).chmod(0o755)
+        return tmp_path
+
+    monkeypatch.setattr(doctor, "run_smoke", lambda: (doctor.runtime.mode(), ""))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("FLASHLAB_CHROMIUM", raising=False)
+    return put
+
+
+@pytest.fixture
+def harness():
+    """tests/widgets/conftest.py as a module."""
+    spec = importlib.util.spec_from_file_location("harness", Path(__file__).parent / "widgets" / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
+def test_doctor_and_browser_tests_find_the_same_chromium(on_path, harness, name):
+    assert doctor.chromium() is harness.chromium() is None
+    assert str(on_path(name) / name) == doctor.chromium() == harness.chromium()
+    (check,) = [check for check in doctor.examine() if check.what == "Chromium"]
+    assert check.found == doctor.chromium()
+
+
+def test_a_chromium_can_be_named(on_path, monkeypatch):
+    folder = on_path("chromium", "mine")
+    monkeypatch.setenv("FLASHLAB_CHROMIUM", str(folder / "mine"))
+    assert doctor.chromium() == str(folder / "mine")
+    monkeypatch.setenv("FLASHLAB_CHROMIUM", str(folder / "not-there"))
+    assert doctor.chromium() is None
+
+
+def test_node_is_the_one_on_path_else_playwrights(on_path, harness, monkeypatch):
+    playwright = pytest.importorskip("playwright")
+    brought = harness.find_node()
+    assert Path(brought).parent == Path(playwright.__file__).with_name("driver")
+    assert subprocess.run([brought, "--test", "--version"], capture_output=True, text=True, check=True).stdout.startswith("v")
+    assert harness.find_node() == brought != str(on_path("node") / "node") == harness.find_node()
+
+
+def test_without_a_node_the_javascript_tests_are_skipped_with_a_reason(on_path, harness, monkeypatch):
+    monkeypatch.setattr(harness.importlib.util, "find_spec", lambda name: None)
+    assert harness.find_node() is None
 
 
 def play(monkeypatch, line, timeout=30):

@@ -172,6 +172,11 @@ def machine(tmp_path, monkeypatch):
     return SimpleNamespace(put=put, device=tmp_path / "nvidia0")
 
 
+@pytest.mark.parametrize("cuda, index", [(None, "cpu"), ("12.6", "cu126"), ("13.0", "cu130")])
+def test_a_build_is_called_as_pytorchs_index_is(cuda, index):
+    assert TorchBuild("2.13.0", cuda).index == index
+
+
 def test_a_login_node_is_told(machine):
     machine.put("sbatch")
     assert login_node() == (

@@ -1,5 +1,7 @@
 """lab.py: the JupyterLab that `flashlab lab` starts, up to a real one that answers."""
 
+import contextlib
+import errno
 import json
 import os
 import re
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flashlab import lab as module
-from flashlab.lab import CONFIG, command, environment, free_port, lab, port_is_free
+from flashlab.lab import CONFIG, command, environment, free_port, lab, port_fault
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,7 +42,25 @@ def test_a_taken_port_is_named_with_a_free_one(folder, taken):
     with pytest.raises(OSError) as caught:
         command(folder, port=taken)
     assert str(caught.value) == f"port {taken} is taken by another program. Stop that one, or pass --port {free_port(taken)}."
-    assert free_port(taken) > taken and port_is_free(free_port(taken)) and not port_is_free(taken)
+    assert free_port(taken) > taken and not port_fault(free_port(taken)) and port_fault(taken) == errno.EADDRINUSE
+
+
+def test_the_last_port_taken_has_no_other_after_it(folder, monkeypatch):
+    assert free_port(65535) is None
+    monkeypatch.setattr(module, "port_fault", lambda port: errno.EADDRINUSE)
+    with pytest.raises(OSError) as caught:
+        command(folder, port=65535)
+    assert str(caught.value) == "port 65535 is taken by another program. Stop that one, or leave --port out."
+
+
+def test_a_port_for_root_is_not_called_taken(folder, monkeypatch):
+    def bind(probe, address):  # the kernel's answer to a user who is not root
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(module.socket, "socket", type("Socket", (socket.socket,), {"bind": bind}))
+    with pytest.raises(OSError) as caught:
+        command(folder, port=80)
+    assert str(caught.value) == "port 80 is closed to you: ports below 1024 are for root. Pass one from 1024 up, e.g. --port 8888."
 
 
 def test_lesson_00_of_the_folder_is_opened(folder):
@@ -69,12 +89,27 @@ def test_our_settings_come_before_those_that_were_there():
     assert environment({"JUPYTER_CONFIG_PATH": "/theirs"})["JUPYTER_CONFIG_PATH"] == f"{CONFIG}{os.pathsep}/theirs"
 
 
+class Server:
+    """A server that is played: `waits` are what its wait() returns or raises, one after the other."""
+
+    waits = [0]
+
+    def __init__(self, line, env):
+        self.line, self.left = line, list(self.waits)
+
+    def wait(self):
+        if isinstance(self.left[0], type):
+            raise self.left.pop(0)
+        return self.left.pop(0)
+
+
 @pytest.fixture
 def started(monkeypatch, folder):
-    """What lab() would run, and what it says, without running it: course and copies are `folder` and its work/."""
+    """What lab() would run, and what it says, without running it, in `folder` as the course."""
     calls = []
-    monkeypatch.setattr(module.subprocess, "call", lambda line, env: calls.append(line) or 0)
+    monkeypatch.setattr(module.subprocess, "Popen", lambda line, env: calls.append(line) or Server(line, env))
     monkeypatch.setattr(module, "find_course", lambda: folder)
+    monkeypatch.chdir(folder)
     module.runtime.announce.cache_clear()
     yield calls
     module.runtime.announce.cache_clear()
@@ -97,12 +132,18 @@ def test_copies_may_go_elsewhere(started, folder, tmp_path_factory):
     assert (elsewhere / "notebooks/00_start_here.ipynb").exists() and not (folder / "work").exists()
 
 
-def test_control_c_ends_it_quietly(started, monkeypatch):
-    def interrupted(line, env):
-        raise KeyboardInterrupt
+def test_from_another_folder_copies_go_there(started, folder, tmp_path_factory, monkeypatch):
+    mine = tmp_path_factory.mktemp("student")
+    monkeypatch.chdir(mine)
+    lab(browser=False)
+    assert f"--ServerApp.root_dir={mine / 'work'}" in started[0]
+    assert (mine / "work/notebooks/00_start_here.ipynb").exists() and not (folder / "work").exists()
 
-    monkeypatch.setattr(module.subprocess, "call", interrupted)
-    assert lab(browser=False) == 0
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_control_c_is_left_to_jupyterlab_as_often_as_it_comes(started, monkeypatch, status):
+    monkeypatch.setattr(Server, "waits", [KeyboardInterrupt, KeyboardInterrupt, status])
+    assert lab(browser=False) == status
 
 
 def test_without_jupyterlab_it_says_how_to_get_it(monkeypatch):
@@ -112,14 +153,63 @@ def test_without_jupyterlab_it_says_how_to_get_it(monkeypatch):
     assert str(caught.value) == f"JupyterLab is not installed for {sys.executable}. Install the course: make lab, or pip install -e ."
 
 
+def private(folder):
+    """An environment in which JupyterLab reads and writes nothing outside `folder`."""
+    places = {"HOME": folder, "JUPYTER_CONFIG_DIR": folder / "c", "JUPYTER_DATA_DIR": folder / "d", "JUPYTER_RUNTIME_DIR": folder / "r"}
+    return {**os.environ, **{name: str(place) for name, place in places.items()}}
+
+
+def test_in_a_terminal_one_control_c_asks_and_y_ends_it_tidily(tmp_path):
+    pytest.importorskip("jupyterlab")
+    pty = pytest.importorskip("pty")
+    port = free_port(22000 + os.getpid() % 1000)
+    line = [sys.executable, "-m", "flashlab.cli", "lab", "--no-browser", "--port", str(port), "--work", str(tmp_path / "work")]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.execve(line[0], line, private(tmp_path))
+    overdue = threading.Timer(120, lambda: os.killpg(child, 9))
+    overdue.start()
+    said = b""
+
+    def until(text):
+        nonlocal said
+        while text not in said:
+            said += os.read(terminal, 65536)
+        said = said.split(text, 1)[1]
+
+    try:
+        until(b"?token=")
+        while not port_fault(port):  # it prints its address before it listens
+            time.sleep(0.1)
+        os.write(terminal, b"\x03")
+        until(b"Shut down this Jupyter server (y/[n])?")
+        time.sleep(1)  # subprocess.call would have killed it after a quarter of a second
+        os.write(terminal, b"n\n")
+        until(b"resuming operation")
+        assert port_fault(port) and list((tmp_path / "r").glob("jpserver-*.json"))
+        time.sleep(0.5)  # JupyterLab hears ^C as a question again
+        os.write(terminal, b"\x03")
+        until(b"Shut down this Jupyter server (y/[n])?")
+        os.write(terminal, b"y\n")
+        with contextlib.suppress(OSError):  # how Linux ends a terminal that nobody writes to any more
+            while os.read(terminal, 65536):
+                pass
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not port_fault(port) and not list((tmp_path / "r").glob("jpserver-*"))
+    finally:
+        overdue.cancel()
+        with contextlib.suppress(ProcessLookupError):  # the usual case: everything has ended
+            os.killpg(child, 9)
+        os.close(terminal)
+
+
 def test_a_real_jupyterlab_opens_lesson_00_keeps_its_token_and_asks_nothing(tmp_path):
     pytest.importorskip("jupyterlab")
     port = free_port(21000 + os.getpid() % 1000)
     line = [sys.executable, "-m", "flashlab.cli", "lab", "--no-browser", "--port", str(port), "--work", str(tmp_path / "work")]
-    private = {"HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path / "c"), "JUPYTER_DATA_DIR": str(tmp_path / "d")}
-    private["JUPYTER_RUNTIME_DIR"] = str(tmp_path / "r")
     server = subprocess.Popen(
-        line, cwd=ROOT, env={**os.environ, **private}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        line, cwd=ROOT, env=private(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     overdue = threading.Timer(120, lambda: os.killpg(server.pid, 9))
     overdue.start()
@@ -130,7 +220,7 @@ def test_a_real_jupyterlab_opens_lesson_00_keeps_its_token_and_asks_nothing(tmp_
             assert said[-1], "".join(said)
             address = re.search(rf"http://127\.0\.0\.1:{port}/lab/tree/notebooks/00_start_here\.ipynb\?token=\w{{20,}}", said[-1])
         assert any(line.startswith(("No GPU: ", "GPU: ", "No usable GPU: ", "TRITON_INTERPRET")) for line in said)
-        while port_is_free(port) and server.poll() is None:  # it prints its address before it listens
+        while not port_fault(port) and server.poll() is None:  # it prints its address before it listens
             time.sleep(0.1)
         with urllib.request.urlopen(address[0]) as page:
             settings = json.loads(re.search(r'<script id="jupyter-config-data"[^>]*>(.*?)</script>', page.read().decode(), re.S)[1])

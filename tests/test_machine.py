@@ -1,5 +1,7 @@
 """machine.py: each of the doctor's checks on machines that are played."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,9 +119,59 @@ def test_cache(tmp_path, monkeypatch):
     assert machine.check_cache(tmp_path, gpu=True).state == "fail"
 
 
-def test_jupyterlab_and_chromium():
-    assert machine.check_jupyterlab("4.6.6") == Check("JupyterLab", "4.6.6")
-    assert machine.check_jupyterlab(None).state == "fail"
+@pytest.mark.parametrize("gpu, state", [(True, "fail"), (False, "note")])
+def test_a_cache_in_a_folder_that_may_not_be_searched(tmp_path, monkeypatch, gpu, state):
+    closed, stat = tmp_path / "closed", os.stat
+    closed.mkdir()
+
+    def refuse(path, *arguments, **options):  # what another user's folder does; root, as in CI, may search any
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(machine, "writable", lambda folder: folder != closed)
+    check = machine.check_cache(closed / "triton" / "cache", gpu=gpu)
+    assert (check.found, check.state) == (f"{closed / 'triton' / 'cache'} cannot be written", state)
+    assert machine.check_compiler("gcc", closed / "include" / "Python.h", gpu=gpu).state == state
+
+
+NEEDED = ["numpy>=2", "torch>=2.11,<2.14", "triton>=3.6; sys_platform == 'linux'", "anywidget>=0.9.13", "old; python_version < '3'"]
+EXTRA = "pytest>=8; extra == 'test'"
+
+
+def packages(**versions):
+    return machine.check_packages([*NEEDED, EXTRA], {"numpy": "2.4.0", "anywidget": "0.11.0", **versions}.get)
+
+
+def test_packages_other_than_those_with_a_line_of_their_own_and_those_not_for_here():
+    assert packages() == Check("Packages", "numpy 2.4.0, anywidget 0.11.0")
+    assert packages(numpy="2.0.0rc1+local").state == "fail" and packages(numpy="2.5.0.dev1").state == "ok"
+
+
+@pytest.mark.parametrize(
+    "versions, found, needed",
+    [
+        ({"anywidget": None}, "numpy 2.4.0, anywidget not installed", "anywidget>=0.9.13"),
+        ({"numpy": "1.26.4"}, "numpy 1.26.4, anywidget 0.11.0", "numpy>=2"),
+        ({"numpy": None, "anywidget": "0.9.3"}, "numpy not installed, anywidget 0.9.3", "numpy>=2, anywidget>=0.9.13"),
+    ],
+)
+def test_a_package_that_is_missing_or_out_of_range_is_a_failure(versions, found, needed):
+    assert packages(**versions) == Check("Packages", found, "fail", f"flashlab needs {needed}: make lab, or pip install -e .")
+
+
+def test_packages_without_packaging(monkeypatch):
+    monkeypatch.setitem(sys.modules, "packaging.requirements", None)
+    check = packages()
+    assert check.state == "fail" and check.found.startswith("packaging not installed")
+
+
+def test_packages_without_a_list_of_them():
+    assert machine.check_packages([], {}.get).state == "note"
+
+
+def test_chromium():
     assert machine.check_chromium("/usr/bin/chromium").state == "ok" and machine.check_chromium(None).state == "note"
 
 

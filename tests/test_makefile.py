@@ -4,12 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
 
 from flashlab import runtime
+from flashlab.driver import torch_build
 
 ROOT = Path(__file__).parents[1]
 MAKE = shutil.which("make")
@@ -24,15 +27,19 @@ case "$*" in
   *"import venv, ensurepip"*) exit {no_venv} ;;
   *"import pip"*) exit {no_pip} ;;
   *"import xdist"*) exit {no_xdist} ;;
+  *"import pytest_benchmark"*) exit {no_benchmark} ;;
+  *torch_build*) echo "{torch}"; exit ;;
+  *realpath*) echo {bin}/{name}; exit ;;
   "-m venv "*) [ {venv_fails} = 0 ] || exit 1; mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
 esac
 echo "${{0##*/}} $*" >> {log}
 echo "$PYTHONPATH" > {log}.path
+case "$*" in *"-k test_bench"*) exit {timed_fails} ;; esac
 exit {status}
 """
 UV = """#!/bin/bash
 echo "uv $*" >> {log}
-if [ "$1" = venv ]; then mkdir -p "$4/bin"; cp {bin}/"$3" "$4/bin/python"; fi
+if [ "$1" = venv ]; then mkdir -p "$5/bin"; cp {bin}/"$4" "$5/bin/python"; fi
 """
 
 
@@ -52,6 +59,7 @@ def machine(tmp_path):
 
     def put(name, text=PYTHON, **values):
         defaults = {"version": "3.12.1", "runs": 0, "no_venv": 0, "venv_fails": 0, "no_pip": 0, "no_xdist": 0, "status": 0}
+        defaults |= {"no_benchmark": 0, "timed_fails": 0, "torch": "cu130", "name": name}
         places = {"log": log, "bin": bin, "real": sys.executable}
         (bin / name).write_text(text.format(**{**defaults, **places, **values}))
         (bin / name).chmod(0o755)
@@ -174,7 +182,7 @@ def test_uv_is_used_where_it_is_installed(machine):
     machine.put("python3", no_venv=1, no_pip=1)
     machine.put("uv", UV)
     assert machine.make("lab").ran == [
-        "uv venv --python python3 .venv",
+        "uv venv --allow-existing --python python3 .venv",
         "uv pip install --python .venv/bin/python -e .",
         "python -m flashlab.cli lab",
     ]
@@ -185,6 +193,54 @@ def test_uv_takes_pytorchs_cpu_build(machine):
     machine.put("python3")
     machine.put("uv", UV)
     assert machine.make("test", "TORCH=cpu").ran[1] == "uv pip install --python .venv/bin/python --torch-backend=cpu -e .[test]"
+
+
+# -- what an existing .venv does not follow -----------------------------------------------------------------------------------
+def said(done, option):
+    return [line for line in done.out.splitlines() if line.startswith(f"{option} changes nothing")]
+
+
+@pytest.mark.parametrize("target", ["lab", "test"])
+def test_torch_that_an_existing_venv_does_not_have_is_said_in_one_line(machine, target):
+    machine.put("python3", torch="cu130")
+    machine.make(target)
+    done = machine.make(target, "TORCH=cpu")
+    assert done.status == 0 and not [line for line in done.ran if "install" in line]
+    assert said(done, "TORCH=cpu") == ["TORCH=cpu changes nothing: .venv has torch for cu130. To install anew: rm -r .venv, then this again."]
+    assert not said(machine.make(target, "TORCH=cu130"), "TORCH=cu130") and not said(machine.make(target), "TORCH=")
+
+
+def test_the_real_torch_is_told_by_the_makefiles_own_line(machine):
+    (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if "torch_build" in line]
+    code = line.split("'")[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == torch_build().index
+
+
+def test_a_python_that_an_existing_venv_was_not_made_with_is_said_in_one_line(machine):
+    machine.put("python3", version="3.11.7")
+    machine.put("mine", version="3.12.1")
+    machine.make("lab")
+    done = machine.make("lab", "PYTHON=mine")
+    where = machine.course.parent / "bin" / "python3"
+    assert done.status == 0 and done.ran == ["python -m flashlab.cli lab"]
+    assert said(done, "PYTHON=mine") == [f"PYTHON=mine changes nothing: .venv has {where}. To install anew: rm -r .venv, then this again."]
+    assert not said(machine.make("lab", "PYTHON=python3"), "PYTHON=python3")
+
+
+def test_a_real_venv_is_known_by_the_python_that_made_it(tmp_path):
+    (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if "realpath" in line]
+    code = line.split("'")[1]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
+    pythons = [sys.executable, os.path.join(sys.base_prefix, "bin", "python3"), tmp_path / "v/bin/python"]
+    assert len({subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout for python in pythons}) == 1
+
+
+def test_uv_makes_a_broken_venv_again(machine):
+    machine.put("python3")
+    machine.put("uv", UV)
+    (machine.course / ".venv" / "bin").mkdir(parents=True)  # uv refuses a folder that is there without --allow-existing
+    assert machine.make("lab").ran[0] == "uv venv --allow-existing --python python3 .venv"
 
 
 def test_options_for_the_lab(machine):
@@ -219,6 +275,26 @@ def test_without_xdist_it_says_so_and_runs_one_at_a_time(machine):
     machine.put("python3", no_xdist=1)
     done = machine.make("test")
     assert done.ran[-1] == f"python {PYTEST}" and "pytest-xdist is not installed: one test at a time." in done.out
+
+
+def test_a_timed_test_that_fails_is_a_failure_and_stops_the_run(machine):
+    machine.put("python3", timed_fails=1)
+    done = machine.make("test")
+    assert done.status != 0 and done.ran[-1] == f"python {TIMED}" and "pytest-xdist" not in done.out
+
+
+def test_without_pytest_benchmark_the_timed_tests_are_left_out_and_the_rest_run_at_once(machine):
+    machine.put("python3", no_benchmark=1, timed_fails=4)
+    done = machine.make("test")
+    assert done.status == 0 and f"python {TIMED}" not in done.ran
+    assert done.ran[-1] == f"python {PYTEST} -n 2 --dist loadscope -k not test_bench"
+    assert "pytest-benchmark is not installed: the timed tests are left out." in done.out
+
+
+def test_without_both_it_still_runs(machine):
+    machine.put("python3", no_benchmark=1, no_xdist=1)
+    done = machine.make("test")
+    assert done.status == 0 and done.ran[-1] == f"python {PYTEST} -k not test_bench"
 
 
 def test_test_gpu_with_a_python_installs_nothing(machine):
@@ -263,6 +339,12 @@ def test_without_a_gpu_the_real_targets_say_why(target, what):
     done = subprocess.run([MAKE, target, f"PYTHON={sys.executable}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
     assert f"flashlab: {what} needs a CUDA GPU that Triton can use. No" in done.stderr and runtime.gpu().reason in done.stderr
+
+
+# -- what builds it -----------------------------------------------------------------------------------------------------------
+def test_the_build_needs_a_hatchling_that_knows_license_files():
+    (needed,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert not Requirement(needed).specifier.contains("1.26.3") and Requirement(needed).specifier.contains("1.27.0")
 
 
 # -- conda and CI -------------------------------------------------------------------------------------------------------------

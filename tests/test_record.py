@@ -100,9 +100,14 @@ def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
 def test_the_command_says_why_and_fails_without_a_gpu(tmp_path):
     path = lesson(tmp_path / "00.ipynb", ["1"])
     done = subprocess.run(
-        [sys.executable, "-m", "flashlab.record", str(path)], capture_output=True, text=True, cwd=Path(__file__).parents[1]
+        [sys.executable, "-m", "flashlab.cli", "record", str(path)], capture_output=True, text=True, cwd=Path(__file__).parents[1]
     )
-    assert done.returncode == 1 and done.stderr.startswith(f"flashlab.record: {NO_GPU}")
+    assert done.returncode == 2 and done.stderr.startswith(f"flashlab: {NO_GPU}")
+
+
+def test_flashlab_record_is_the_only_command_line():
+    text = Path(module.__file__).read_text()
+    assert "__main__" not in text and "flashlab record [NOTEBOOK ...]" in module.__doc__
 
 
 # -- what a reader without a kernel gets --------------------------------------------------------------------------------------

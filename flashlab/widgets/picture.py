@@ -38,7 +38,7 @@ def png(figure, width: float, caption: str = "") -> bytes:
             below.text(MARGIN_INCHES / inches, middle, text, va="center", color=INK, parse_math=False, fontproperties=_font())
         parts.append(_pixels(below, dpi))
     buffer = io.BytesIO()
-    imsave(buffer, np.concatenate(parts)[..., :3], format="png", dpi=dpi)
+    imsave(buffer, np.concatenate(parts), format="png", dpi=dpi)
     return buffer.getvalue()
 
 

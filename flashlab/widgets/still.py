@@ -122,13 +122,14 @@ def _draw_tensor(pen: _Pen, trace: Trace, columns: np.ndarray, name: str, box: t
     mine = trace.select("load", "store", "atomic", tensor=name)
     given = not len(mine) or mine["op"][0] != OPS.index("store")  # an input: it is there before anything moves
     pen.box(x, y, width, height, colour if given else "white", "none", 0.3 if given else 1)
-    so_far = columns[columns["tensor"] == trace.tensor_names.index(name)] if name in trace.tensor_names else columns[:0]
+    moved = name in trace.tensor_names and rows and cols  # a tensor without rows is loaded too, but has no part to draw
+    so_far = columns[columns["tensor"] == trace.tensor_names.index(name)] if moved else columns[:0]
     for part in np.unique(so_far[["op", "row0", "col0", "rows", "cols"]]):
         if part["op"] == OPS.index("store") and not given:
             place = (x + width * part["col0"] / cols, y + height * part["row0"] / rows)
             pen.box(*place, width * part["cols"] / cols, height * part["rows"] / rows, colour, colour, 0.55, linewidth=0.4)
     loads = so_far[so_far["op"] == OPS.index("load")]
-    if len(loads) and rows and cols:  # the tile read last
+    if len(loads):  # the tile read last
         row0, col0, count, across = (int(loads[field][-1]) for field in ("row0", "col0", "rows", "cols"))
         pen.box(x + width * col0 / cols, y + height * row0 / rows, width * across / cols, height * count / rows, colour, colour, 0.5)
     pen.box(x, y, width, height, "none", colour, linestyle="-" if given else "--")

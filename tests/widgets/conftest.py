@@ -12,6 +12,7 @@ the user's Jupyter configuration is read: HOME and all JUPYTER_* folders lie in 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import secrets
@@ -27,6 +28,8 @@ from typing import Any
 
 import pytest
 
+from flashlab.doctor import chromium
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 ARTEFACTS = REPOSITORY / "test-artefacts"
 START_S, CELLS_S = 120, 180  # how long the server may take to start, and a notebook to run
@@ -34,12 +37,6 @@ CHROMIUM_FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-
-
-def chromium() -> str | None:
-    """The path of a Chromium: FLASHLAB_CHROMIUM if set, else the first that is on PATH."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("FLASHLAB_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 def _no_browser(why: str) -> None:
@@ -158,6 +155,20 @@ class Notebook:
         ARTEFACTS.mkdir(exist_ok=True)
         (locator or self.page).screenshot(path=ARTEFACTS / f"{name}.png")
         return ARTEFACTS / f"{name}.png"
+
+
+def find_node() -> str | None:
+    """The path of a Node: the first on PATH, else the one that Playwright brings; None without either."""
+    if found := shutil.which("node"):
+        return found
+    playwright = importlib.util.find_spec("playwright")
+    return shutil.which("node", path=Path(playwright.origin).with_name("driver")) if playwright and playwright.origin else None
+
+
+@pytest.fixture(scope="session")
+def node() -> str:
+    """The command that runs a widget's JavaScript without a browser; without one the test is skipped."""
+    return find_node() or pytest.skip("no node on PATH and no Playwright, so JavaScript is tested in the browser only")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import base64
 import json
 import math
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import pytest
 from flashlab.problem import ERRORS
 from flashlab.reference.online_softmax import empty_state, softmax_dot_one_pass, softmax_three_passes, softmax_two_passes, update
 from flashlab.traffic.memory import tiles
-from flashlab.widgets.online_softmax import OnlineSoftmax, exact_softmax, presets
+from flashlab.widgets.online_softmax import STILL_PX, OnlineSoftmax, exact_softmax, presets
 
 VALUES = np.random.default_rng(0).standard_normal((12, 2))
 
@@ -51,10 +50,9 @@ RUNS = {
 }
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node on PATH, so the widget's JavaScript functions are not tested alone")
-def test_javascript():
+def test_javascript(node):
     runs = json.dumps({name: make().run for name, make in RUNS.items()}, allow_nan=False)
-    command = ["node", "--test", Path(__file__).with_name("online_softmax.test.mjs")]
+    command = [node, "--test", "--test-reporter=tap", Path(__file__).with_name("online_softmax.test.mjs")]
     run = subprocess.run(command, env=os.environ | {"FLASHLAB_RUNS": runs}, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "# skipped 0" in run.stdout, run.stdout
@@ -124,7 +122,7 @@ def test_a_fault_while_editing_is_shown_and_the_row_stays():
     widget = OnlineSoftmax(softmax_two_passes)
     before = widget.run
     widget.block_k = 0
-    assert widget.run["fault"].startswith("ValueError: block is 0")
+    assert widget.run["fault"].startswith("ValueError: block_k is 0")
     assert widget.run["trace"] == before["trace"]
     told = widget.run
     widget.scores = [1.0]
@@ -147,7 +145,7 @@ BAD = {
     "values too short": ("softmax_values", lambda: OnlineSoftmax(softmax_dot_one_pass, values=VALUES[:5]), "values has shape \\(5, 2\\); one row for each of the 12"),
     "no trace": ("softmax_trace", lambda: OnlineSoftmax(records_nothing), "trace has no row_max, row_sum, rescale"),
     "wrong result": ("softmax_result", lambda: OnlineSoftmax(lambda s, **k: softmax_two_passes(s, **k)[:, :3]), "returned 3 number\\(s\\), but 12 are needed"),
-    "no tile": ("block", lambda: OnlineSoftmax(softmax_two_passes, block_k=0), "block is 0"),
+    "no tile": ("block", lambda: OnlineSoftmax(softmax_two_passes, block_k=0), "block_k is 0"),
     "edited to nan": ("softmax_scores", lambda: setattr(OnlineSoftmax(softmax_two_passes), "scores", [math.nan]), "each finite or -inf"),
 }
 
@@ -172,7 +170,24 @@ def test_the_still_picture_shows_the_row():
     above, below = OnlineSoftmax(softmax_two_passes).figure().axes
     assert [bar.get_height() for bar in above.patches] == row("ordinary")
     assert [bar.get_height() for bar in below.patches] == pytest.approx(exact_softmax(row("ordinary")))
-    assert [text.get_text().splitlines()[1] for text in below.texts] == ["row_max 2.1", "row_max 3.4", "row_max 3.4"]
+    assert [text.get_text() for text in below.texts] == [
+        "tile 1: rescale × 0\nrow_max 2.1\nrow_sum 1.646",
+        "tile 2: rescale × 0.2725\nrow_max 3.4\nrow_sum 1.757",
+        "tile 3: rescale × 1\nrow_max 3.4\nrow_sum 2.68",
+    ]
+    lines = [segment.tolist() for lines in above.collections for segment in lines.get_segments()]
+    assert lines == [[[first - 0.5, row_max], [first + 3.5, row_max]] for first, row_max in ((0, 2.1), (4, 3.4), (8, 3.4))]
+    edges = [line.get_xdata()[0] for line in above.get_lines() if line.get_linestyle() == "--"]
+    assert edges == [3.5, 7.5, 11.5]
+
+
+def test_the_still_picture_of_a_masked_row_says_where():
+    above, below = RUNS["masked"]().figure().axes
+    masked = [place for place, score in enumerate(row("with -inf")) if score == -math.inf]
+    assert [(text.get_text(), text.xy[0]) for text in above.texts] == [("-inf", place) for place in masked]
+    assert [bar.get_height() for place, bar in enumerate(below.patches) if place in masked] == [0] * len(masked)
+    assert below.texts[0].get_text().splitlines()[1:] == ["row_max -inf", "row_sum 0"]
+    assert len(above.collections) == 2, "the first tile has no row_max to draw"
 
 
 SETUP = "from flashlab.reference.online_softmax import softmax_two_passes\nfrom flashlab.widgets.online_softmax import OnlineSoftmax"
@@ -245,6 +260,36 @@ def test_keys_and_playing(open_notebook):
 
 
 @pytest.mark.browser
+def test_the_button_that_has_the_focus_keeps_it_at_the_last_step(open_notebook):
+    lab = open_notebook([SETUP, "row = OnlineSoftmax(softmax_two_passes)\nrow.step = 6\nrow"])
+    root = lab.page.get_by_role("region", name="Online softmax")
+    active = "window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+    cell, focus = lab.page.evaluate(active), "document.activeElement.getAttribute('aria-label')"
+    off = lambda name: root.get_by_role("button", name=name, exact=True).get_attribute("aria-disabled")  # noqa: E731
+    for name, presses in {
+        "Step": (("Enter", 7), ("Enter", 7), ("Space", 7), ("ArrowLeft", 6), ("ArrowRight", 7)),
+        "Go to the end": (("Enter", 7), ("ArrowLeft", 6), ("Enter", 7)),
+        "Step back": (("Home", 0), ("Enter", 0), ("ArrowRight", 1), ("Enter", 0)),
+        "Go to the start": (("Enter", 0), ("ArrowRight", 1), ("Enter", 0)),
+    }.items():
+        root.get_by_role("button", name=name, exact=True).focus()
+        for key, step in presses:
+            lab.page.keyboard.press(key)
+            root.get_by_text(f"step {step} of 7").wait_for()
+            assert lab.page.evaluate(focus) == name, f"{key} at {name}"
+            ends = {"Go to the start": step == 0, "Step back": step == 0, "Step": step == 7, "Go to the end": step == 7}
+            assert {button: off(button) == "true" for button in ends} == ends
+    assert lab.page.evaluate(active) == cell, "no key may have reached the notebook"
+    style = "(name) => getComputedStyle(document.querySelector(`.flashlab-softmax [aria-label='${name}']`)).opacity"
+    assert [lab.page.evaluate(style, name) for name in ("Step back", "Step")] == ["0.4", "1"]
+    lab.execute("row.playing = True")
+    root.get_by_role("button", name="Pause").wait_for()
+    lab.page.keyboard.press("Enter")  # at the start "Go to the start" does nothing, so it does not stop what plays
+    lab.page.wait_for_timeout(200)
+    assert lab.kernel("row.playing") == "True"
+
+
+@pytest.mark.browser
 def test_playing_needs_no_kernel(open_notebook):
     lab = open_notebook([SETUP, "row = OnlineSoftmax(softmax_two_passes)\nrow.step = 5\nrow"])
     root = lab.page.get_by_role("region", name="Online softmax")
@@ -276,4 +321,5 @@ def test_a_fresh_untrusted_clone_shows_the_still_picture(open_notebook):
     lab = open_notebook([nbformat.v4.new_code_cell("row", outputs=[output])], run=False)
     picture = lab.page.locator(".jp-OutputArea img")
     picture.wait_for()
-    assert picture.evaluate("(img) => img.complete && img.naturalWidth") == 990
+    assert picture.evaluate("(img) => img.complete && img.naturalWidth") == STILL_PX
+    lab.screenshot("online-softmax-untrusted")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pkgutil
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,9 +42,8 @@ def example(tmp_path, monkeypatch):
         sys.modules.pop(f"{question_files.__name__}.{name}", None)
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node on PATH, so the quiz's JavaScript functions are not tested alone")
-def test_javascript():
-    run = subprocess.run(["node", "--test", Path(__file__).with_name("quiz.test.mjs")], capture_output=True, text=True)
+def test_javascript(node):
+    run = subprocess.run([node, "--test", "--test-reporter=tap", Path(__file__).with_name("quiz.test.mjs")], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -212,6 +210,13 @@ def test_answering_with_the_keyboard(open_notebook, example):
     keys.press("Tab")
     assert lab.page.evaluate("document.activeElement.ariaLabel") == "Check question 3"
     lab.wait_kernel("asked.answers[2]['given']", "['2**26']")
+    lab.page.get_by_role("button", name="Start again").focus()
+    keys.press("Enter")  # the button goes away, and the focus goes to the first answer, not to the page
+    lab.wait_kernel("asked.answers", "[None, None, None, None]")
+    assert lab.page.get_by_role("button", name="Start again").count() == 0
+    assert lab.page.evaluate("document.activeElement === document.querySelector('.flashlab-quiz input')")
+    keys.press("ArrowDown")
+    assert lab.page.evaluate("document.activeElement.closest('.flashlab-quiz') !== null")
     # None of these keys may have reached JupyterLab, whose commands they are: one code cell was run, none was entered.
     assert lab.page.locator(".jp-Notebook.jp-mod-editMode").count() == 0
 

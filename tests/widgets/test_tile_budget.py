@@ -8,24 +8,45 @@ import pytest
 
 from flashlab.hardware import gpu
 from flashlab.problem import AttentionProblem
+from flashlab.reference.flash1 import flash1
+from flashlab.reference.flash2 import flash2
+from flashlab.traffic.memory import Memory
 from flashlab.traffic.model import flash1_sram_bytes, flash1_traffic, flash2_sram_bytes, flash2_traffic, standard_traffic
-from flashlab.widgets.tile_budget import TileBudget, sram_parts, tile_budget_figure
+from flashlab.widgets.tile_budget import SRAM_PARTS, TileBudget, tile_budget_figure
+
+PARTS = ["q", "k", "v", "o", "acc", "scores", "row_max, row_sum"]
+
+
+def held_at_the_peak(trace) -> dict[str, int]:
+    """{tile: bytes} of what a trace holds where it holds most, by plain replay."""
+    held, most = {}, {}
+    for event in trace:
+        if event.op in ("load", "hold"):
+            held = held | {event.tensor: event.bytes}
+        elif event.op == "release":
+            held = {name: size for name, size in held.items() if name != event.tensor}
+        most = max(most, held, key=lambda tiles: sum(tiles.values()))
+    statistics = {"row_max, row_sum": most["row_max"] + most["row_sum"]}
+    return {name: size for name, size in most.items() if not name.startswith("row_")} | statistics
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("blocks", [(16, 16), (64, 128), (113, 17), (512, 32)])
-@pytest.mark.parametrize("sizes", [(4096, 4096, 128), (17, 300, 63), (1, 1, 1)])
-def test_parts_add_up_to_the_model(sizes, blocks, dtype):
-    n_q, n_k, head_dim = sizes
-    problem = AttentionProblem(n_q=n_q, n_k=n_k, head_dim=head_dim, dtype=dtype)
-    block = {"block_q": blocks[0], "block_k": blocks[1]}
-    assert sum(sram_parts(problem, **block, algorithm="flash1").values()) == flash1_sram_bytes(problem, **block)
-    assert sum(sram_parts(problem, **block, algorithm="flash2").values()) == flash2_sram_bytes(problem, **block)
+@pytest.mark.parametrize("blocks", [(16, 16), (8, 32), (64, 64)])
+@pytest.mark.parametrize("algorithm", ["flash1", "flash2"])
+def test_parts_are_what_the_trace_holds(algorithm, blocks, dtype):
+    problem, block = AttentionProblem(n_q=48, n_k=40, head_dim=12, dtype=dtype), {"block_q": blocks[0], "block_k": blocks[1]}
+    memory = Memory(algorithm)
+    {"flash1": flash1, "flash2": flash2}[algorithm](*problem.arrays(), **block, memory=memory)
+    parts = SRAM_PARTS[algorithm](problem, **block)
+    assert parts == held_at_the_peak(memory.trace)
+    assert list(parts) == [name for name in PARTS if name in parts], "in the order in which the bar is read"
+    total = {"flash1": flash1_sram_bytes, "flash2": flash2_sram_bytes}[algorithm]
+    assert sum(parts.values()) == total(problem, **block) == memory.trace.peak_sram_bytes
 
 
 def test_parts_by_hand():
-    parts = sram_parts(AttentionProblem(n_q=4096, n_k=4096, head_dim=128), block_q=64, block_k=32, algorithm="flash1")
-    assert parts == {
+    widget = TileBudget("H100", n=4096, head_dim=128, algorithm="flash1", block_q=64, block_k=32)
+    assert widget.sram_parts == {
         "q": 64 * 128 * 2,
         "k": 32 * 128 * 2,
         "v": 32 * 128 * 2,
@@ -34,6 +55,8 @@ def test_parts_by_hand():
         "scores": 64 * 32 * 4,
         "row_max, row_sum": 2 * 64 * 4,
     }
+    widget.set(algorithm="flash2")
+    assert "o" not in widget.sram_parts and sum(widget.sram_parts.values()) == widget.sram_bytes
 
 
 def test_fits_or_not():
@@ -82,6 +105,11 @@ def test_figure_names_every_part_and_the_verdict():
         assert [text.get_text() for text in held.get_legend().get_texts()] == ["q: 39 KiB", "acc: 20 KiB"]
         assert [bar.get_width() for bar in held.patches] == [40_000 / 1024, 20_000 / 1024]
         assert held.patches[1].get_x() == 40_000 / 1024
+        (line,) = held.get_lines()
+        assert list(line.get_xdata()) == [budget / 1024] * 2, "the budget stands where the bytes are"
+        (label,) = [text for text in held.texts if text.get_text().startswith("budget")]
+        assert label.get_position()[0] == budget / 1024 and label.get_text() == "budget: 59 KiB"
+        assert held.get_xlim()[0] == 0 and held.get_xlim()[1] > 60_000 / 1024
         assert [bar.get_width() for bar in traffic.patches] == [1, 0.5, 0.001]
         assert [text.get_text().strip() for text in traffic.texts] == ["1.00 MB", "500 kB", "1.00 kB"]
 

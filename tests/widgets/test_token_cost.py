@@ -9,7 +9,7 @@ import pytest
 from flashlab.hardware import gpu
 from flashlab.problem import AttentionProblem
 from flashlab.traffic.model import standard_traffic
-from flashlab.widgets.token_cost import TokenCost, token_cost
+from flashlab.widgets.token_cost import TokenCost, token_cost, token_cost_figure
 
 PROBLEM = AttentionProblem(n_q=4096, n_k=4096, head_dim=128, heads=32)
 
@@ -86,6 +86,26 @@ def test_controls():
     assert widget.costs()["fused"].dollars == pytest.approx(6 * before.dollars)
     widget.controls["gpu"].value = gpu("T4")
     assert "On the T4" in widget.sentence
+
+
+def test_figure_draws_what_the_costs_are():
+    widget = TokenCost("H200", n=4096, heads=32, layers=32, dollars_per_hour=3.6)
+    costs, kept = widget.costs(), {"standard": widget.scores_bytes, "fused": 0}
+    memory, latency, dollars = token_cost_figure(costs, kept, gpu("H200"), "a prompt").axes
+    pair = [costs["standard"], costs["fused"]]
+    for axes, sizes in (
+        (memory, [widget.scores_bytes, 0]),
+        (latency, [cost.microseconds_per_token for cost in pair]),
+        (dollars, [cost.dollars_per_million_tokens for cost in pair]),
+    ):
+        assert [bar.get_width() for bar in axes.patches] == sizes and sizes[0] > 2 * sizes[1]
+        assert all(bar.get_x() == 0 for bar in axes.patches) and axes.get_xlim() == (0, pytest.approx(1.05 * sizes[0]))
+        assert [bar.get_y() + bar.get_height() / 2 for bar in axes.patches] == pytest.approx([0, -1])
+        assert [round(text.xy[0], 9) for text in axes.texts] == [round(size, 9) for size in sizes]
+    assert [tick.get_text().split()[0] for tick in memory.get_yticklabels()] == ["standard", "fused"]
+    assert [text.get_text() for text in memory.texts] == ["2.15 GB", "0 B"]
+    assert [text.get_text() for text in latency.texts] == ["7.21 µs\nmemory-bound", "2.17 µs\ncompute-bound"]
+    assert [text.get_text() for text in dollars.texts] == ["$0.0072", "$0.0022"]
 
 
 def test_still():

@@ -98,4 +98,5 @@ test("countBefore counts what has happened", () => {
 
 test("a tile's rectangle is its share of the tensor's", () => {
   assert.deepEqual(js.within([10, 20, 100, 200], { row0: 1, col0: 2, rows: 1, cols: 2 }, 4, 4), [60, 70, 50, 50]);
+  assert.deepEqual(js.within([10, 20, 100, 0], { row0: 0, col0: 0, rows: 0, cols: 4 }, 0, 4), [10, 20, 100, 0], "no rows");
 });

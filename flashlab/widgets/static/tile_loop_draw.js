@@ -65,7 +65,8 @@ export function geometry(trace, width, least = 0) {
 
 /** The part of rectangle `box` that a tile covers of a tensor with these rows and columns. */
 export function within([x, y, w, h], tile, rows, cols) {
-  return [x + (w * tile.col0) / cols, y + (h * tile.row0) / rows, (w * tile.cols) / cols, (h * tile.rows) / rows];
+  const [r, c] = [Math.max(rows, 1), Math.max(cols, 1)]; // a tensor may have no rows
+  return [x + (w * tile.col0) / c, y + (h * tile.row0) / r, (w * tile.cols) / c, (h * tile.rows) / r];
 }
 
 // -- How they are drawn -------------------------------------------------------------------------------------------------
@@ -276,8 +277,10 @@ function drawGrid(d, trace, place, palette, state, step, row) {
 /** The rows of q and k now in SRAM, along the edges of the grid. */
 function drawAxes(d, trace, place, palette, state) {
   const [x, y, w, h] = place.cells, q = state.held.get("q"), k = state.held.get("k");
-  if (q !== undefined) d.fill([x - 5, y + (h * trace.row0[q]) / trace.n_q, 4, (h * trace.rows[q]) / trace.n_q], palette.of("q"));
-  if (k !== undefined) d.fill([x + (w * trace.row0[k]) / trace.n_k, y - 5, (w * trace.rows[k]) / trace.n_k, 4], palette.of("k"));
+  const rowsOf = (e) => ({ row0: trace.row0[e], rows: trace.rows[e], col0: 0, cols: 1 });
+  const colsOf = (e) => ({ row0: 0, rows: 1, col0: trace.row0[e], cols: trace.rows[e] }); // rows of k are columns of the grid
+  if (q !== undefined) d.fill(within([x - 5, y, 4, h], rowsOf(q), trace.n_q, 1), palette.of("q"));
+  if (k !== undefined) d.fill(within([x, y - 5, w, 4], colsOf(k), 1, trace.n_k), palette.of("k"));
 }
 
 function drawLegend(d, palette, [x, y, w], trace) {
