@@ -13,7 +13,8 @@ calls the functions; it has no branch for any of them. Write your own at the top
     attention(q, k, v, mask=every_second(2))
 
 All functions end with the mask's own parameters. i is a query's place **among the keys**: the last query is at n_k - 1,
-so causal is `j <= i` also where n_q differs from n_k. Each is optional:
+so causal is `j <= i` also where n_q differs from n_k. Where n_q is larger, the first queries have i below 0: a function that
+loads by i must mask such loads. i and j never pass n_k - 1. Each function is optional:
 
     visible(batch, head, i, j)                           whether query i sees key j; i and j are tiles that broadcast
     key_range(batch, head, first, last, begin, end)      for queries first to last, both included: (lo, hi, full_lo,

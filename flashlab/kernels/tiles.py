@@ -11,14 +11,14 @@ head_dim 64, 345 / 305 at 128, 320 / 280 at 256; backward 255 / 220, 275 / 240, 
     heads in groups that fit the L2, longest tiles first (*)      436 / 396     515 / 470
     the same, another machine (*)                                 418 / 426     534 / 477   525 / 510
 
-    backward, dk and dv + dq (*)                                  ≈345 / 310    ≈389 / 377  ≈309 / 311
+    backward, dk and dv + dq (*)                                  347 / 311     389 / 377   309 / 311
     fused, dq by atomics (*)                                      284 / 285     332 / 296   138 / 156
 
 What lost, and why. 128 x 128 tiles with 8 warps at head_dim 64: 288 / 211; one program of two warpgroups waits as one,
 three of one warpgroup take turns. 128 x 64 tiles with 3 stages at 128: one program a multiprocessor instead of two, 421
 / 298. The product with v delayed by one tile, to run beside the next softmax: Triton 3.6 waits for it at once (read in
 its output, not timed). dk and dv in one kernel at head_dim 256: 592 bytes of spills, 419 / 327 where apart they give
-495 / 579 (in the same unit). Atomics: 5 products instead of 7, yet each waits for dscores to pass through shared memory
+461 / 472 (as if they were the whole backward pass). Atomics: 5 products instead of 7, yet each waits for dscores to pass through shared memory
 and dq adds 4 bytes an element a tile pair to the L2; the two kernels win at every head_dim.
 
 What stands between the forward pass and 1.6 times SDPA at head_dim 64 and 128: Triton never leaves q · kᵀ asynchronous
