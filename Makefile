@@ -2,6 +2,7 @@
 # make test        every test, the lessons included; browser tests need Chromium
 # make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
 # make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
+# make test-triton-versions   the tracer's tests on the oldest, a middle and the newest Triton of the range
 #
 # TORCH=cpu        with lab and test: PyTorch's CPU build, for a machine without a GPU (or cu126 and such, for its driver)
 # PYTHON=...       with lab and test: the Python to make .venv from (default: the first of 3.13, 3.12, 3.11, python3)
@@ -15,7 +16,7 @@ JOBS ?= 2
 HERE := $(VENV)/bin/python
 RUN := $(if $(PYTHON),$(PYTHON),$(HERE))
 
-.PHONY: lab test test-gpu record
+.PHONY: lab test test-gpu record test-triton-versions
 
 lab: $(VENV)/.flashlab
 	@$(say_unused)
@@ -35,6 +36,9 @@ test-gpu:
 
 record:
 	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
+
+test-triton-versions:
+	@TORCH=$(TORCH) PYTHON=$(PYTHON) .ci/triton-versions
 
 # The stamps are older than pyproject.toml when it changed; only then is anything installed.
 $(VENV)/.flashlab: pyproject.toml

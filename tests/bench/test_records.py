@@ -99,7 +99,7 @@ def test_code_changes_its_digest(kernels):
     forward, backward = digest("forward", kernels), digest("backward", kernels)
     change(kernels, "backward", "fused=False", "fused=True")
     assert digest("forward", kernels) == forward and digest("backward", kernels) != backward
-    change(kernels, "tiles", "Tile(64, 128, 4, 2)", "Tile(64, 128, 4, 3)")
+    change(kernels, "tiles", "Tile(128, 64, 8, 2)", "Tile(128, 64, 8, 3)")
     assert digest("forward", kernels) != forward
 
 
