@@ -48,7 +48,7 @@ QUESTIONS = [
         right={
             "o is written once": "A query's acc stays on the chip until it is final.",
             "k and v are read once for each tile of queries": "That is the price, and taller query tiles lower it.",
-            "tiles of queries can run beside each other": "They share nothing: one program each.",
+            "tiles of queries can run beside each other": "None needs a result of another: one program each.",
         },
         wrong={
             "fewer scores are computed": "The same n × n (or, causal, the same half).",
