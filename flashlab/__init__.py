@@ -4,20 +4,21 @@ The map, in reading order:
 
     problem      AttentionProblem: sizes and seeded inputs; the one table of error messages
     reference/   the algorithms in order of discovery, in NumPy, over recording memory
-    traffic/     the same bytes counted several ways: trace, recording memory, closed forms, PyTorch operators
+    traffic/     the same bytes counted several ways: trace, recording memory, closed forms, PyTorch operators, Triton kernels
     hardware     GPUs from their data sheets, with sources; the roofline of a problem
-    kernels/     the same steps on torch tensors
-    bench/       honest timing
+    kernels/     the same steps on torch tensors, in PyTorch and in Triton; attention()
+    bench/       honest timing; our kernels beside PyTorch's
     widgets/     the tile loop, online softmax, roofline and quiz that you play with in a notebook
     notebook     predict(), show(), source(): what a notebook needs
     looks        one name, colour and marker for an algorithm, everywhere
 
     driver       what the NVIDIA driver says about the GPU, asked without torch
     runtime      where kernels run: a CUDA GPU or Triton's interpreter, decided before triton is imported
-    doctor       what this machine has, what works and what to do
-    lab          your copies of the lessons, and JupyterLab
+    doctor       what this machine has, what works and what to do (machine: its checks; smoke: a tiny kernel that it runs)
+    lab          JupyterLab on your copies of the lessons (copies: made, refreshed, put back)
     record       runs lessons on a GPU and stores what they show
-    cli          flashlab lab · doctor · reset · record
+    count        traces each launch of a kernel in your own file
+    cli          flashlab lab · doctor · reset · record · count · bench
 
 Importing flashlab loads neither torch nor triton; the names below load what they need when you first use them.
 """

@@ -47,8 +47,8 @@ def attention(
     Any sizes and strides; heads must be a multiple of kv_heads, head_dim at most 256. `causal` is aligned to the bottom
     right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,) is one more score
     in each row's sum, without a value. `return_lse` adds lse (batch, heads, n_q), float32, the natural log of each row's
-    Σ exp(score); it has a gradient. `deterministic=False` lets the backward pass use atomics: dq may differ in its last
-    bits from run to run. Raises ValueError or TypeError naming the argument.
+    Σ exp(score); it has a gradient. `deterministic=False` takes the fused backward pass with atomics: dq may differ in its
+    last bits from run to run, and on an H200 it was the slower one at every head_dim (tiles.py). Raises ValueError or TypeError naming the argument.
 
     >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
     >>> attention(q, k, v, causal=True).shape

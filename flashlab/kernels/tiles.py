@@ -14,6 +14,9 @@ head_dim 64, 345 / 305 at 128, 320 / 280 at 256; backward 255 / 220, 275 / 240, 
     backward, dk and dv + dq (*)                                  347 / 311     389 / 377   309 / 311
     fused, dq by atomics (*)                                      284 / 285     332 / 296   138 / 156
 
+All of it was measured when the number of heads at once was still a constant of the kernel; it has since become a
+number passed at launch, which no GPU has timed yet.
+
 What lost, and why. 128 x 128 tiles with 8 warps at head_dim 64: 288 / 211; one program of two warpgroups waits as one,
 three of one warpgroup take turns. 128 x 64 tiles with 3 stages at 128: one program a multiprocessor instead of two, 421
 / 298. The product with v delayed by one tile, to run beside the next softmax: Triton 3.6 waits for it at once (read in

@@ -298,6 +298,7 @@ def test_playing_needs_no_kernel(open_notebook):
     root.get_by_text("step 7 of 7").wait_for(timeout=6000)  # while the kernel sleeps
     root.get_by_role("button", name="Play").wait_for()  # it stopped by itself
     lab.wait_kernel("row.step, row.playing", "(7, False)", timeout_s=20)
+    assert lab.kernel("row.is_exact") == "True"
 
 
 @pytest.mark.browser
@@ -310,6 +311,7 @@ def test_a_wrong_loop_is_marked_and_a_fault_is_told(open_notebook):
     root.get_by_role("cell", name="✗ not the same").wait_for()
     lab.execute("row.block_k = -1")
     root.get_by_text("The function stopped with ValueError: block is -1").wait_for()
+    assert lab.kernel("row.is_exact") == "False"
 
 
 @pytest.mark.browser
