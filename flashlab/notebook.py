@@ -9,7 +9,7 @@ import io
 import re
 import textwrap
 
-from flashlab.problem import error
+from flashlab.errors import error
 
 
 class Prediction:

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from flashlab import runtime
-from flashlab.problem import error
+from flashlab.errors import error
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT_S = 600

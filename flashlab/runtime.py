@@ -15,7 +15,7 @@ import warnings
 from functools import cache
 
 from flashlab.driver import GpuFound, ask_driver, judge, login_node, torch_build
-from flashlab.problem import error
+from flashlab.errors import error
 
 NOT_LINUX = (
     "Triton has no wheel for {system}: lessons 00 to 04 work, later ones can be read. To run them use a Linux machine,"

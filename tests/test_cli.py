@@ -8,7 +8,7 @@ import pytest
 
 from flashlab import cli, copies, doctor, lab, record, runtime
 from flashlab.driver import GpuFound
-from flashlab.problem import error
+from flashlab.errors import error
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.errors import error
 from flashlab.kernels.primitives import INF, tanh
-from flashlab.problem import error
 
 FUNCTIONS = {"visible": 4, "key_range": 6, "query_range": 6, "score": 5, "dscore": 5}  # arguments before the mask's own
 

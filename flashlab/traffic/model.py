@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlab.problem import AttentionProblem, check_size, error
+from flashlab.errors import error
+from flashlab.problem import AttentionProblem, check_size
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ import triton
 import triton.language as tl
 
 from flashlab import runtime
+from flashlab.errors import ERRORS
 from flashlab.kernels import masks
 from flashlab.kernels.forward import forward
 from flashlab.kernels.masks import Mask, decode, register
 from flashlab.kernels.tiles import Tile
-from flashlab.problem import ERRORS, AttentionProblem
+from flashlab.problem import AttentionProblem
 from kernel_oracle import standard, within_budget
 
 DEVICE = runtime.device()
