@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from flashlab.bench.records import Record, growing, latest, on_grid, stale
+from flashlab.errors import error
 from flashlab.hardware import Gpu
 from flashlab.looks import ALGORITHMS, OTHER_TENSOR, Look
 
@@ -103,7 +104,7 @@ def growth_against_n(records: Iterable[Record], pass_: str = "forward") -> Figur
 def _device(found: list[Record], what: str) -> str:
     devices = sorted({one.device for one in found})
     if len(devices) != 1:
-        raise LookupError(f"the figure needs {what}, of one device; there are those of {', '.join(devices) or 'none'}.")
+        raise error("figure_device", needed=what, given=", ".join(devices) or "none")
     return devices[0]
 
 

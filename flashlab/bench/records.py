@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from flashlab.bench.timing import Timing, device_name
+from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic.model import attention_flops
 
@@ -174,7 +175,7 @@ def load(path: Path | None = None) -> list[Record]:
             try:
                 found.append(Record.from_json(line))
             except (ValueError, TypeError) as why:
-                raise ValueError(f"{file}, line {number}, is not a record: {why}. Delete the line or measure again.") from None
+                raise error("not_a_record", file=file, line=number, why=why) from None
     return found
 
 
