@@ -14,17 +14,7 @@ from matplotlib.patches import FancyBboxPatch
 from flashlab.bench.records import Record, growing, latest, on_grid, stale
 from flashlab.errors import error
 from flashlab.hardware import Gpu
-from flashlab.looks import ALGORITHMS, OTHER_TENSOR, Look
-
-# Kernels of the benchmark that are not algorithms of their own; ours is FlashAttention-2, in Triton.
-KERNELS = {
-    "triton": Look("flashlab, Triton", ALGORITHMS["flash2"].colour, ALGORITHMS["flash2"].marker),
-    "triton/fused": Look("flashlab, Triton, fused", ALGORITHMS["flash2"].colour, "X"),
-    "sdpa-flash": ALGORITHMS["sdpa-flash"],
-    "sdpa-cudnn": Look("torch SDPA, cuDNN", "#000000", "*"),
-    "sdpa-efficient": Look("torch SDPA, memory-efficient", OTHER_TENSOR, "<"),
-    "sdpa-math": ALGORITHMS["sdpa-math"],
-}
+from flashlab.looks import ALGORITHMS, KERNELS
 
 
 def against_n(

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashlab.bench.figures import KERNELS, against_n, growth_against_n, memory_levels, tflops_against_n
-from flashlab.bench.peers import PEERS
+from flashlab.bench.figures import against_n, growth_against_n, memory_levels, tflops_against_n
 from flashlab.bench.records import record
 from flashlab.bench.timing import Timing
 from flashlab.errors import ERRORS
@@ -83,9 +82,3 @@ def test_a_figure_of_two_devices_names_both():
     with pytest.raises(LookupError) as caught:
         tflops_against_n([made(), replace(made(), device="Tesla")])
     assert str(caught.value).endswith(", of one device; there are those of NVIDIA H200, Tesla.")
-
-
-def test_every_peer_has_a_look_of_its_own():
-    assert set(KERNELS) == set(PEERS)
-    assert len({(look.colour, look.marker) for look in KERNELS.values()}) == len({look.label for look in KERNELS.values()}) == len(KERNELS)
-    assert len({look.marker for look in KERNELS.values()}) == len(KERNELS)
