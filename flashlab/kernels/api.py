@@ -49,7 +49,9 @@ def attention(
     right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,) is one more score
     in each row's sum, without a value. `return_lse` adds lse (batch, heads, n_q), float32, the natural log of each row's
     Σ exp(score); it has a gradient. `deterministic=False` takes the fused backward pass with atomics: dq may differ in its
-    last bits from run to run, and on an H200 it was the slower one at every head_dim (tiles.py). Raises ValueError or TypeError naming the argument.
+    last bits from run to run, and on an H200 it was the slower one at every head_dim (tiles.py). Raises ValueError or TypeError naming the argument. The
+    environment variable FLASHLAB_AUTOTUNE=1, set before flashlab is imported, times a few tiles on the first call of each kind
+    and keeps the fastest (autotune.py).
 
     >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
     >>> attention(q, k, v, causal=True).shape

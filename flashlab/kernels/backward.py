@@ -25,6 +25,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.autotune import tuned
 from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.masks import hide, key_range, query_range, rescore, rescore_slope
 from flashlab.kernels.primitives import INF, LOG2_E, load_tile, place, store_tile, tile_edges
@@ -224,8 +225,12 @@ def backward(q, k, v, o, lse, do, dlse, masks, mask_params, scale, *, fused=Fals
     given = (q, k, v, do, lse, delta, masks, mask_params, scale)
     if fused:
         return *launch_keys(*given, fused=True, tiles=(table.fused,)), delta
-    _, dk, dv = launch_keys(*given, fused=False, tiles=table.keys)
-    return launch_queries(*given, tile=table.queries), dk, dv, delta
+    for_keys, for_queries = table.keys, table.queries
+    if tiles is None:
+        for_keys = tuned(keys_kernel, q, k.shape[2], masks, for_keys, lambda trial: launch_keys(*given, fused=False, tiles=trial))
+        for_queries = tuned(queries_kernel, q, k.shape[2], masks, for_queries, lambda trial: launch_queries(*given, tile=trial))
+    _, dk, dv = launch_keys(*given, fused=False, tiles=for_keys)
+    return launch_queries(*given, tile=for_queries), dk, dv, delta
 
 
 def launch_delta(o, do, dlse, tile):

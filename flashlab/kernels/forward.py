@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.autotune import tuned
 from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.masks import hide, key_range, rescore
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
@@ -113,7 +114,10 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if lse.numel():
         fold = scale > 0 and not any(masks.rescores)
-        plan = plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile or forward_tile(q))
+        if tile is None:
+            given = (q, k, v, masks, mask_params, scale, sink)
+            tile = tuned(forward_kernel, q, k.shape[2], masks, forward_tile(q), lambda trial: forward(*given, tile=trial))
+        plan = plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile)
         plan.launch((q, k, v, o, lse, sink), scale, mask_params)
     return o, lse
 
