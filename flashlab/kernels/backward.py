@@ -222,7 +222,7 @@ def backward(q, k, v, o, lse, do, dlse, masks, mask_params, scale, *, fused=Fals
     delta = launch_delta(o, do, dlse, table.delta)
     if lse.numel() == 0 or k.shape[2] == 0:
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), delta
-    given = (q, k, v, do, lse, delta, masks, mask_params, scale)
+    given = (q, k, v, do, lse, delta, masks, mask_params, float(scale))  # Triton would compile an int of 1 in as a constant
     if fused:
         return *launch_keys(*given, fused=True, tiles=(table.fused,)), delta
     for_keys, for_queries = table.keys, table.queries

@@ -113,6 +113,7 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
     o = torch.empty_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if lse.numel():
+        scale = float(scale)  # Triton would compile an int of 1 in as a constant
         fold = scale > 0 and not any(masks.rescores)
         if tile is None:
             given = (q, k, v, masks, mask_params, scale, sink)
