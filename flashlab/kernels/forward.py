@@ -15,10 +15,11 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.autotune import tuned
 from flashlab.kernels.joined_masks import hide, key_range, rescore
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
-from flashlab.kernels.tiles import NO_STRIDES, Tile, describe, forward_tile, heads_at_once, layout
+from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
 
 
 @triton.jit
@@ -109,27 +110,35 @@ def forward_kernel(
 
 def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Launch forward_kernel: (o like q, lse (batch, heads, n_q) float32). `masks` and `mask_params` come from masks.decode."""
+    o = torch.empty_like(q)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if lse.numel():
+        scale = float(scale)  # Triton would compile an int of 1 in as a constant
+        fold = scale > 0 and not any(masks.rescores)
+        if tile is None:
+            given = (q, k, v, masks, mask_params, scale, sink)
+            tile = tuned(forward_kernel, q, k.shape[2], masks, forward_tile(q), lambda trial: forward(*given, tile=trial))
+        plan = plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile)
+        plan.launch((q, k, v, o, lse, sink), scale, mask_params)
+    return o, lse
+
+
+@planned
+def plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile) -> Plan:
+    """The launch of forward_kernel for tensors like these."""
     batch, heads, n_q, _ = q.shape
     n_k = k.shape[2]
-    o = torch.empty_like(q)
-    lse = torch.empty((batch, heads, n_q), dtype=torch.float32, device=q.device)
-    if lse.numel() == 0:
-        return o, lse
-    tile = tile or forward_tile(q)
     shape = layout((q, k, v), (o,), n_q, n_k, tile)
-    tensors, strides = (q, k, v), (q.stride(), k.stride(), v.stride())
-    if shape.descriptors:
-        tensors, strides = (describe(q, tile.block_q), describe(k, tile.block_k), describe(v, tile.block_k)), 3 * (NO_STRIDES,)
+    described, strides = streamed((q, k, v), (tile.block_q, tile.block_k, tile.block_k), shape)
     sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
-    arguments = (*tensors, o, lse, sink, *strides, o.stride(), *sizes, scale, mask_params)
     constants = {
         "GROUP": heads // k.shape[1],
-        "FOLD": scale > 0 and not any(masks.rescores),
+        "FOLD": fold,
         "LIMITED": any(masks.limits),
         "MASKS": masks,
         "LAYOUT": shape,
         "BLOCK_Q": tile.block_q,
         "BLOCK_K": tile.block_k,
     }
-    launch(forward_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
-    return o, lse
+    programs = -(-n_q // tile.block_q) * heads * batch
+    return Plan(forward_kernel, programs, (*strides, o.stride(), *sizes), constants, tile.options(), described)
