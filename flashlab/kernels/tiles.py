@@ -56,13 +56,17 @@ MOST_AT_ONCE = 128  # heads
 
 
 class Tile(NamedTuple):
-    """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers."""
+    """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers.
+
+    overlap, of the forward kernel: its product with v runs during the next softmax (forward.attend).
+    """
 
     block_q: int
     block_k: int
     warps: int
     stages: int
     registers: int | None = None
+    overlap: bool = False
 
     def options(self) -> dict:
         """What a launch takes besides the kernel's own arguments."""
@@ -96,8 +100,8 @@ FORWARD = {
     (80, 128): Tile(128, 64, 8, 2),
     (80, 256): Tile(64, 32, 4, 2),
     (90, 64): Tile(64, 128, 4, 2, 168),
-    (90, 128): Tile(128, 64, 4, 2),
-    (90, 256): Tile(128, 64, 8, 2),
+    (90, 128): Tile(128, 64, 8, 2, 128),
+    (90, 256): Tile(128, 64, 8, 2, overlap=True),
 }
 # (architecture, head_dim up to): 16-bit backward: keys (dk and dv, together or apart), queries (dq), fused.
 #   64, 128   64 x 64 with one warpgroup: two accumulators of 64 rows just fit, and two or three programs share a multiprocessor

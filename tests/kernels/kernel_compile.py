@@ -80,7 +80,7 @@ def arguments(kernel, head_dim, dtype, names, tile, descriptors, ragged=False, *
     padded = max(triton.next_power_of_2(head_dim), 16)
     blocks = {"q": tile.block_q, "do": tile.block_q, "k": tile.block_k, "v": tile.block_k}
     given = {"lse": "*fp32", "delta": "*fp32", "sink": None, "all_heads": "i32:16", "heads": "i32:16", "at_once": "i32:16", "n_q": "i32:16", "n_k": "i32:16", "scale": "fp32"}
-    given |= {"mask_params": params, "GROUP": 1, "FOLD": not any(functions.rescores), "LIMITED": any(functions.limits), "MASKS": functions, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k}
+    given |= {"mask_params": params, "GROUP": 1, "FOLD": not any(functions.rescores), "LIMITED": any(functions.limits), "MASKS": functions, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k, "OVERLAP": tile.overlap}
     given |= {"LAYOUT": Layout(head_dim, padded, tl.int32, getattr(tl, dtype), ragged, descriptors), **more}
     for name in kernel.arg_names:
         if name.endswith("_strides"):
