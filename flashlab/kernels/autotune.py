@@ -33,14 +33,15 @@ WARM_UP_MS, TIMED_MS = 10, 50  # of each candidate
 #   warps     4 is one warpgroup, and one tensor-core product of 64 rows at a time; 8 for tiles whose accumulators do not
 #             fit one warpgroup's registers
 #   stages    3 where shared memory is plenty and latency long; 1 or 2 where two programs shall share a multiprocessor
+#   overlap   where one program must fill a multiprocessor alone (forward.attend)
 #   small     32 and 64 wide tiles for GPUs with 99 KiB of shared memory, and where n is too short to fill the GPU
 # Compiled (bf16, causal) for sm_80, sm_90 and sm_100: none spills 300 bytes or is left as a kernel that only traps, which
 # would end the process. 32 x 32 keys at head_dim 256 is not here: on sm_90 it spills 15 KB.
 CANDIDATES: dict[str, dict[int, tuple]] = {
     "forward_kernel": {
         64: (Tile(64, 64, 4, 3), Tile(128, 64, 4, 3), Tile(64, 128, 4, 2), Tile(128, 128, 8, 2)),
-        128: (Tile(64, 64, 4, 2), Tile(64, 64, 4, 3), Tile(128, 64, 8, 2), Tile(128, 128, 8, 2)),
-        256: (Tile(64, 32, 4, 2), Tile(64, 64, 8, 2), Tile(128, 32, 8, 2)),
+        128: (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2, overlap=True), Tile(128, 64, 8, 2), Tile(128, 128, 8, 2, overlap=True)),
+        256: (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2, overlap=True), Tile(64, 64, 8, 2), Tile(128, 32, 8, 2)),
     },
     "keys_kernel": {
         64: ((Tile(64, 64, 4, 2),), (Tile(32, 64, 4, 2),), (Tile(64, 128, 8, 2),)),
@@ -108,7 +109,8 @@ def spelt(tile) -> str:
         return " then ".join(map(spelt, tile))
     cap = f", {tile.registers} registers" if tile.registers else ""
     stages = f"{tile.stages} stage{'s' if tile.stages > 1 else ''}"
-    return f"{tile.block_q} x {tile.block_k}, {tile.warps} warps, {stages}{cap}"
+    order = ", overlap" if tile.overlap else ""
+    return f"{tile.block_q} x {tile.block_k}, {tile.warps} warps, {stages}{cap}{order}"
 
 
 def spelt_masks(masks) -> str:

@@ -1,33 +1,36 @@
 """Which tiles each kernel runs with on which GPU, why, and what the tensors look like to it.
 
 What was tried, on one H200 with Triton 3.6 (TFLOP/s; bf16, n 4096, batch 4, heads · head_dim 2048; full / causal). Rows
-with a star are the GPU's time alone, by CUDA graph; the others include the launch. SDPA's flash kernel: 300 / 280 at
-head_dim 64, 345 / 305 at 128, 320 / 280 at 256; backward 255 / 220, 275 / 240, 235 / 205.
+with a star are the GPU's time alone, by CUDA graph; the others include the launch. Beside them SDPA's flash kernel: 303 /
+283 at head_dim 64, 355 / 308 at 128, 327 / 284 at 256, and cuDNN: 482 / 432, 675 / 574, 729 / 601; backward, flash: 255 /
+220, 275 / 240, 235 / 205.
 
     forward                                                       head_dim 64   128         256
     tiles through pointers (128 x 128, 8 warps)                                 428 / 372
     tiles through TMA descriptors, best tile                      401 / 333     488 / 394   439 / 321
     no predicate, no third loop, one division a row (*)           442 / 393     534 / 450   530 / 454
-    heads in groups that fit the L2, longest tiles first (*)      436 / 396     515 / 470
-    the same, another machine (*)                                 418 / 426     534 / 477   525 / 510
+    heads in groups that fit the L2, longest tiles first (*)      455 / 422     535 / 490   518 / 505
+    each step multiplies the next tile's keys, best tile (*)      463 / 419     564 / 505
+    and the product with v runs during the next softmax (*)       441 / 389     443 / 413   618 / 567
+    the row maximum in two chains a row, best order (*)           500 / 454     635 / 568   622 / 570
 
     backward, dk and dv + dq (*)                                  347 / 311     389 / 377   309 / 311
     fused, dq by atomics (*)                                      284 / 285     332 / 296   138 / 156
 
-All of it was measured when the number of heads at once was still a constant of the kernel; it has since become a
-number passed at launch, which no GPU has timed yet.
+How the last three rows were found: Nsight Compute's samples of the row above them said that at head_dim 64 the warps spent 21
+percent of their time at the top of the loop waiting for the tile of k, 13 for q · kᵀ, and 9 in 31 comparisons that each
+wait for the one before; at 128, 18 percent for k. A scheduler had an instruction to issue in 44 percent of the cycles (64)
+and 36 (128). Triton issues a loop's loads at the end of its body, so what the body needs first arrives last: hence the keys
+of the next tile, multiplied at the end. At 128 that pays with 128 rows in two warpgroups of at most 128 registers, two such
+programs a multiprocessor; at 256, where only one program fits, with the product with v left running.
 
-What lost, and why. 128 x 128 tiles with 8 warps at head_dim 64: 288 / 211; one program of two warpgroups waits as one,
-three of one warpgroup take turns. 128 x 64 tiles with 3 stages at 128: one program a multiprocessor instead of two, 421
-/ 298. The product with v delayed by one tile, to run beside the next softmax: Triton 3.6 waits for it at once (read in
-its output, not timed). dk and dv in one kernel at head_dim 256: 592 bytes of spills, 419 / 327 where apart they give
-461 / 472 (as if they were the whole backward pass). Atomics: 5 products instead of 7, yet each waits for dscores to pass through shared memory
-and dq adds 4 bytes an element a tile pair to the L2; the two kernels win at every head_dim.
-
-What stands between the forward pass and 1.6 times SDPA at head_dim 64 and 128: Triton never leaves q · kᵀ asynchronous
-across the softmax, so the tensor cores rest unless another program of the same multiprocessor fills in; and at n = 1024
-a call cost 80 µs of Python where SDPA costs 16. launch.py now keeps a plan for tensors that look alike: on a CPU, with the
-launch itself left out, forward and backward take about 0.6 of the Python they took; no GPU has timed that yet.
+What lost, and why. The long chain alone, without the new order: 458 / 426 at 64, 539 / 488 at 128; the wait for k hid it.
+The row sum in two chains as well: the same within 1 percent. Four chains: the same. 128 x 64 tiles in one warpgroup at 128
+with the new order: 461 / 429, spills. 128 x 128 with 8 warps at 64: 458 / 408. Three stages at 64: the third tile takes the
+place of the third program, 411 / 409 (64 x 64). 128 x 64 tiles with 3 stages at 128, in the old order: one program a
+multiprocessor instead of two, 421 / 298. dk and dv in one kernel at head_dim 256: 592 bytes of spills, 419 / 327 where apart
+they give 461 / 472 (as if they were the whole backward pass). Atomics: 5 products instead of 7, yet each waits for dscores
+to pass through shared memory and dq adds 4 bytes an element a tile pair to the L2; the two kernels win at every head_dim.
 """
 
 from __future__ import annotations
@@ -93,8 +96,8 @@ SHARED = {80: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}
 # (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
 # line) are compiled: they fit and spill little, and nobody has timed them.
 #   64   at most 168 registers, so three programs share a multiprocessor
-#   128  two programs of one warpgroup; acc takes 128 of the 255 registers, the masked loop alone spills
-#   256  acc needs two warpgroups; k and v fill the shared memory at two stages
+#   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 32 bytes
+#   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap
 FORWARD = {
     (80, 64): Tile(128, 64, 4, 3),
     (80, 128): Tile(128, 64, 8, 2),
