@@ -2,7 +2,7 @@
 
 The map, in reading order:
 
-    problem      AttentionProblem: sizes and seeded inputs; the one table of error messages
+    problem      AttentionProblem: sizes and seeded inputs (errors: the one table of error messages)
     reference/   the algorithms in order of discovery, in NumPy, over recording memory
     traffic/     the same bytes counted several ways: trace, recording memory, closed forms, PyTorch operators, Triton kernels
     hardware     GPUs from their data sheets, with sources; the roofline of a problem

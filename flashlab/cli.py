@@ -1,6 +1,6 @@
 """The `flashlab` command: lab, doctor, reset, record, count, bench.
 
-Each subcommand imports what it needs when it is called. A fault that the course knows (flashlab.problem.ERRORS) is one
+Each subcommand imports what it needs when it is called. A fault that the course knows (flashlab.errors.ERRORS) is one
 line on stderr and exit status 2.
 """
 
@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from flashlab.problem import error
+from flashlab.errors import error
 
 WORK = "work/ in your clone of the course, elsewhere work/ in the folder you are in"
 

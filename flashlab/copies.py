@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 from typing import Iterator
 
-from flashlab.problem import error
+from flashlab.errors import error
 
 FOLDERS = ("notebooks", "exercises")
 MANIFEST = ".flashlab.json"

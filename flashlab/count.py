@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashlab.problem import error
+from flashlab.errors import error
 from flashlab.traffic.trace import Trace
 
 

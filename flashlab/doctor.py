@@ -75,7 +75,7 @@ def run_smoke() -> tuple[str, str]:
 
 def examine() -> list[Check]:
     """Every check on this machine."""
-    gpu = runtime.gpu()
+    gpu = runtime.gpu_found()
     on_gpu = runtime.device() == "cuda"
     triton = installed("triton")
     return [

@@ -14,8 +14,9 @@ import re
 from dataclasses import dataclass, field, replace
 
 from flashlab import runtime
+from flashlab.errors import error
 from flashlab.hardware_table import ROWS
-from flashlab.problem import AttentionProblem, check_size, error
+from flashlab.problem import AttentionProblem, check_size
 from flashlab.traffic.model import attention_flops, fused_traffic
 
 

@@ -17,7 +17,7 @@ from typing import Mapping
 
 from flashlab import runtime
 from flashlab.copies import find_course, sync, work_folder
-from flashlab.problem import error
+from flashlab.errors import error
 
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 CONFIG = Path(__file__).with_name("jupyter_config")

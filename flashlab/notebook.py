@@ -9,7 +9,7 @@ import io
 import re
 import textwrap
 
-from flashlab.problem import error
+from flashlab.errors import error
 
 
 class Prediction:
@@ -112,7 +112,7 @@ def png_base64(figure, dpi: int = 110) -> str:
 
 
 def source(thing, *, diff=None):
-    """The library's own code of a function or class, without its docstring; with `diff`, how `diff` differs from it.
+    """The library's own code of a function, a kernel or a class, without its docstring; with `diff`, how `diff` differs from it.
 
     Shown as it is on disk now, so a lesson can never show code that is not what runs.
     """
@@ -131,10 +131,10 @@ def _fenced(language: str, code: str):
 
 
 def code_of(thing) -> str:
-    """Source text of a function or class, dedented, its own docstring left out."""
+    """Source text of a function, a kernel or a class, dedented, its own docstring left out."""
     import ast
 
-    text = textwrap.dedent(inspect.getsource(thing))
+    text = textwrap.dedent(inspect.getsource(_unwrapped(thing)))
     node = ast.parse(text).body[0]
     if ast.get_docstring(node) is None or len(node.body) == 1:
         return text.rstrip()
@@ -142,7 +142,15 @@ def code_of(thing) -> str:
     return "\n".join(lines[: doc.lineno - 1] + lines[doc.end_lineno :]).rstrip()
 
 
+def _unwrapped(thing):
+    """The Python function under @triton.jit, and under what lies around that (autotune, heuristics); all else as it is."""
+    while not inspect.isroutine(thing) and not inspect.isclass(thing) and hasattr(thing, "fn"):
+        thing = thing.fn
+    return thing
+
+
 def _place(thing) -> str:
+    thing = _unwrapped(thing)
     module = inspect.getmodule(thing)
     path = f"{module.__name__.replace('.', '/')}.py"
     return f"{path}, line {inspect.getsourcelines(thing)[1]}"

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from flashlab import runtime
-from flashlab.problem import error
+from flashlab.errors import error
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT_S = 600
@@ -79,6 +79,6 @@ def record(notebooks: list[Path] = ()) -> list[Path]:
         if path.suffix != ".ipynb" or not path.is_file():
             raise error("record_missing", given=path)
     for path in map(Path, notebooks):
-        print(f"{path} on {runtime.gpu().name} ...", flush=True)
+        print(f"{path} on {runtime.gpu_found().name} ...", flush=True)
         write(execute(path), path)
     return [Path(path) for path in notebooks]

@@ -15,7 +15,7 @@ import warnings
 from functools import cache
 
 from flashlab.driver import GpuFound, ask_driver, judge, login_node, torch_build
-from flashlab.problem import error
+from flashlab.errors import error
 
 NOT_LINUX = (
     "Triton has no wheel for {system}: lessons 00 to 04 work, later ones can be read. To run them use a Linux machine,"
@@ -24,20 +24,20 @@ NOT_LINUX = (
 
 
 @cache
-def gpu() -> GpuFound:
+def gpu_found() -> GpuFound:
     """The GPU that Triton kernels run on, or a false GpuFound whose `reason` says why there is none."""
     return judge(ask_driver(), torch_build())
 
 
 def mode() -> str:
     """Where Triton kernels run in this process: "cuda" or "interpreter". Triton itself reads the same variable."""
-    value = os.environ.get("TRITON_INTERPRET", "0" if gpu() else "1")
+    value = os.environ.get("TRITON_INTERPRET", "0" if gpu_found() else "1")
     return "interpreter" if value.strip().lower() in ("1", "true", "yes", "on", "y") else "cuda"
 
 
 def device() -> str:
     """The torch device for tensors that kernels take: "cuda" or "cpu"."""
-    return "cuda" if gpu() and mode() == "cuda" else "cpu"
+    return "cuda" if gpu_found() and mode() == "cuda" else "cpu"
 
 
 def has_triton() -> bool:
@@ -47,7 +47,7 @@ def has_triton() -> bool:
 
 def describe() -> str:
     """One sentence: where Triton kernels run here, and why there."""
-    found = gpu()
+    found = gpu_found()
     if not has_triton():
         system = platform.system()
         return (NOT_LINUX.format(system=system) if system != "Linux" else "Triton is not installed; run make lab") + "."
@@ -75,7 +75,7 @@ def need_gpu(what: str) -> None:
 
 def prepare() -> None:
     """Choose the mode for this process, once, on `import flashlab`. Warns if triton was imported in the other one."""
-    if not gpu():
+    if not gpu_found():
         os.environ.setdefault("TRITON_INTERPRET", "1")
     standard = sys.modules.get("triton.language.standard")
     if standard is None:

@@ -8,7 +8,7 @@ import pytest
 
 from flashlab import cli, copies, doctor, lab, record, runtime
 from flashlab.driver import GpuFound
-from flashlab.problem import error
+from flashlab.errors import error
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ def test_doctor_gives_the_exit_status(monkeypatch):
 
 def test_doctor_gpu_says_only_whether_there_is_one(monkeypatch, capsys):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(runtime, "gpu", lambda: GpuFound(True, name="NVIDIA H200"))
+    monkeypatch.setattr(runtime, "gpu_found", lambda: GpuFound(True, name="NVIDIA H200"))
     assert cli.main(["doctor", "--gpu"]) == 0 and "NVIDIA H200" in capsys.readouterr().out
-    monkeypatch.setattr(runtime, "gpu", lambda: GpuFound(False, "the NVIDIA driver sees no GPU"))
+    monkeypatch.setattr(runtime, "gpu_found", lambda: GpuFound(False, "the NVIDIA driver sees no GPU"))
     assert cli.main(["doctor", "--gpu"]) == 2
     assert "This needs a CUDA GPU that Triton can use. No GPU: the NVIDIA driver sees no GPU" in capsys.readouterr().err
 

@@ -338,7 +338,7 @@ def test_record_passes_its_notebooks_on(machine):
 def test_without_a_gpu_the_real_targets_say_why(target, what):
     done = subprocess.run([MAKE, target, f"PYTHON={sys.executable}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
-    assert f"flashlab: {what} needs a CUDA GPU that Triton can use. No" in done.stderr and runtime.gpu().reason in done.stderr
+    assert f"flashlab: {what} needs a CUDA GPU that Triton can use. No" in done.stderr and runtime.gpu_found().reason in done.stderr
 
 
 # -- what builds it -----------------------------------------------------------------------------------------------------------

@@ -61,6 +61,17 @@ def test_source_is_the_code_that_runs_without_its_docstring():
     assert "return Prediction(question, mine, unit)" in shown and "Nothing waits for an answer" not in shown
 
 
+def test_source_of_a_kernel_is_that_of_the_function_under_triton_jit():
+    triton = pytest.importorskip("triton")
+    from flashlab.kernels.primitives import softmax_update
+
+    shown = source(softmax_update).data
+    assert shown.startswith("```python\n# flashlab/kernels/primitives.py, line ") and "def softmax_update(" in shown
+    assert shown == source(softmax_update.fn).data
+    assert shown == source(triton.heuristics({})(softmax_update)).data
+    assert source(softmax_update, diff=predict).data == source(softmax_update.fn, diff=predict).data
+
+
 def test_source_diff_marks_what_only_one_of_the_two_has():
     shown = source(predict, diff=compare).data.splitlines()
     assert "-    return Prediction(question, mine, unit)" in shown

@@ -25,7 +25,7 @@ CELLS = [
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU for this test; its kernels are not used."""
-    monkeypatch.setattr(runtime, "gpu", lambda: GpuFound(True, name="NVIDIA H200"))
+    monkeypatch.setattr(runtime, "gpu_found", lambda: GpuFound(True, name="NVIDIA H200"))
     monkeypatch.setattr(runtime, "mode", lambda: "cuda")
 
 
@@ -90,7 +90,7 @@ def test_every_lesson_is_the_default(gpu, monkeypatch):
 
 
 def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime, "gpu", lambda: GpuFound(False, "the NVIDIA driver sees no GPU"))
+    monkeypatch.setattr(runtime, "gpu_found", lambda: GpuFound(False, "the NVIDIA driver sees no GPU"))
     monkeypatch.setattr(module, "execute", lambda path: pytest.fail("a notebook was run"))
     with pytest.raises(RuntimeError, match=f"^{NO_GPU}No GPU: the NVIDIA driver sees no GPU"):
         record([lesson(tmp_path / "00.ipynb", ["1"])])

@@ -23,7 +23,7 @@ def on(monkeypatch):
     """`on(found, variable)`: a machine with that GPU, where TRITON_INTERPRET is `variable` (None: not set)."""
 
     def play(found, variable=None):
-        monkeypatch.setattr(runtime, "gpu", lambda: found)
+        monkeypatch.setattr(runtime, "gpu_found", lambda: found)
         monkeypatch.setattr(runtime, "has_triton", lambda: True)
         monkeypatch.setenv("TRITON_INTERPRET", "")  # so that monkeypatch restores what prepare() sets
         monkeypatch.delenv("TRITON_INTERPRET")
@@ -60,7 +60,7 @@ def test_mode_device_and_sentence(on, found, variable, mode, device, sentence):
 def test_the_gpu_is_judged_with_the_installed_torch(monkeypatch):
     monkeypatch.setattr(runtime, "ask_driver", lambda: GPU)
     monkeypatch.setattr(runtime, "torch_build", lambda: driver.TorchBuild("2.13.0+cpu", None))
-    assert "CPU build" in runtime.gpu.__wrapped__().reason
+    assert "CPU build" in runtime.gpu_found.__wrapped__().reason
 
 
 def test_without_triton_a_mac_is_told_what_works(on, monkeypatch):
@@ -148,7 +148,7 @@ def test_triton_imported_first_in_the_right_mode_is_fine(on, monkeypatch, found,
     assert [str(warning.message) for warning in caught] == []
 
 
-@pytest.mark.skipif(bool(runtime.gpu()), reason="with a GPU, triton imported first is in the right mode")
+@pytest.mark.skipif(bool(runtime.gpu_found()), reason="with a GPU, triton imported first is in the right mode")
 @pytest.mark.parametrize("order, warned", [("import triton, flashlab", True), ("import flashlab, triton", False)])
 def test_the_order_of_imports_in_a_real_process(order, warned):
     pytest.importorskip("triton")

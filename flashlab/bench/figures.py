@@ -12,18 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from flashlab.bench.records import Record, growing, latest, on_grid, stale
+from flashlab.errors import error
 from flashlab.hardware import Gpu
-from flashlab.looks import ALGORITHMS, OTHER_TENSOR, Look
-
-# Kernels of the benchmark that are not algorithms of their own; ours is FlashAttention-2, in Triton.
-KERNELS = {
-    "triton": Look("flashlab, Triton", ALGORITHMS["flash2"].colour, ALGORITHMS["flash2"].marker),
-    "triton/fused": Look("flashlab, Triton, fused", ALGORITHMS["flash2"].colour, "X"),
-    "sdpa-flash": ALGORITHMS["sdpa-flash"],
-    "sdpa-cudnn": Look("torch SDPA, cuDNN", "#000000", "*"),
-    "sdpa-efficient": Look("torch SDPA, memory-efficient", OTHER_TENSOR, "<"),
-    "sdpa-math": ALGORITHMS["sdpa-math"],
-}
+from flashlab.looks import ALGORITHMS, KERNELS
 
 
 def against_n(
@@ -103,7 +94,7 @@ def growth_against_n(records: Iterable[Record], pass_: str = "forward") -> Figur
 def _device(found: list[Record], what: str) -> str:
     devices = sorted({one.device for one in found})
     if len(devices) != 1:
-        raise LookupError(f"the figure needs {what}, of one device; there are those of {', '.join(devices) or 'none'}.")
+        raise error("figure_device", needed=what, given=", ".join(devices) or "none")
     return devices[0]
 
 

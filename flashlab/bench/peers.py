@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from flashlab import runtime
+from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 
 PASSES = ("forward", "backward")
@@ -91,5 +92,5 @@ def find(names: Iterable[str]) -> list[Peer]:
     names = list(names)
     for name in names:
         if name not in PEERS:
-            raise LookupError(f"no peer is called {name!r}; there are: {', '.join(PEERS)}.")
+            raise error("peer", given=name, allowed=", ".join(PEERS))
     return [peer for peer in PEERS.values() if peer.name in names]

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from flashlab.bench.timing import Timing, device_name
+from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic.model import attention_flops
 
@@ -31,8 +32,8 @@ TOKENS = 16384  # batch · n
 WIDTH = 2048  # heads · head_dim
 # The modules of flashlab/kernels that a pass of kernel `triton` runs through.
 SOURCES = {
-    "forward": ("api", "forward", "launch", "masks", "primitives", "tiles"),
-    "backward": ("api", "backward", "launch", "masks", "primitives", "tiles"),
+    "forward": ("api", "forward", "joined_masks", "launch", "masks", "primitives", "tiles"),
+    "backward": ("api", "backward", "joined_masks", "launch", "masks", "primitives", "tiles"),
 }
 BACKWARD_FLOPS = 2.5  # of the forward's: five matrix products instead of two; a kernel that repeats one gets no credit for it
 
@@ -174,7 +175,7 @@ def load(path: Path | None = None) -> list[Record]:
             try:
                 found.append(Record.from_json(line))
             except (ValueError, TypeError) as why:
-                raise ValueError(f"{file}, line {number}, is not a record: {why}. Delete the line or measure again.") from None
+                raise error("not_a_record", file=file, line=number, why=why) from None
     return found
 
 

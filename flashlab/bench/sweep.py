@@ -24,6 +24,7 @@ from flashlab.bench.peers import PASSES, PEERS, Peer
 from flashlab.bench.records import TOKENS, WIDTH, Record
 from flashlab.bench.report import growth_table, report
 from flashlab.bench.timing import Timing, device_name, time_call
+from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 
 HEAD_DIMS = (64, 128, 256)
@@ -56,7 +57,7 @@ def grid(head_dims: Iterable[int] = HEAD_DIMS, lengths: Iterable[int] = LENGTHS)
     head_dims, lengths = tuple(head_dims), tuple(lengths)
     for d in head_dims:
         if d not in HEAD_DIMS:
-            raise LookupError(f"the grid has no head_dim {d}; it has {', '.join(map(str, HEAD_DIMS))}.")
+            raise error("grid_head_dim", given=d, allowed=", ".join(map(str, HEAD_DIMS)))
     return [
         AttentionProblem(n, n, d, batch=TOKENS // n, heads=WIDTH // d, causal=causal, dtype="bfloat16")
         for d in head_dims

@@ -15,12 +15,12 @@ import math
 import torch
 
 from flashlab import runtime
+from flashlab.errors import error
 from flashlab.kernels import masks
 from flashlab.kernels.backward import backward
 from flashlab.kernels.forward import forward
 from flashlab.kernels.masks import Mask
 from flashlab.kernels.standard import _sizes
-from flashlab.problem import error
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256

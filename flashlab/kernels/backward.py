@@ -25,8 +25,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.joined_masks import hide, key_range, query_range, rescore, rescore_slope
 from flashlab.kernels.launch import launch
-from flashlab.kernels.masks import hide, key_range, query_range, rescore, rescore_slope
 from flashlab.kernels.primitives import INF, LOG2_E, load_tile, place, store_tile, tile_edges
 from flashlab.kernels.tiles import NO_STRIDES, BackwardTiles, backward_tiles, describe, heads_at_once, layout
 

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.joined_masks import hide, key_range, rescore
 from flashlab.kernels.launch import launch
-from flashlab.kernels.masks import hide, key_range, rescore
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
 from flashlab.kernels.tiles import NO_STRIDES, Tile, describe, forward_tile, heads_at_once, layout
 

@@ -2,7 +2,7 @@
 
 A mask is a class of `@triton.jit` functions under `@register`; calling it with its numbers and tensors makes a Mask for
 `attention(..., mask=...)`. Masks join with `&`: a key must be visible to both, and scores pass left to right. A kernel
-calls the functions; it has no branch for any of them. Write your own at the top level of a module:
+calls the functions (joined_masks.py); it has no branch for any of them. Write your own at the top level of a module:
 
     @register
     class every_second:
@@ -32,104 +32,17 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from flashlab import runtime
-from flashlab.kernels.primitives import INF, tanh
-from flashlab.problem import error
+from flashlab.errors import error
+from flashlab.kernels.joined_masks import MaskFunctions, no_function
+from flashlab.kernels.primitives import tanh
 
 FUNCTIONS = {"visible": 4, "key_range": 6, "query_range": 6, "score": 5, "dscore": 5}  # arguments before the mask's own
-
-
-@triton.jit
-def no_function():
-    """Stands where a mask gives no function; never called."""
-
-
-class MaskFunctions(NamedTuple):
-    """The functions of all joined masks, one tuple for each kind: what a kernel takes as a constexpr."""
-
-    limits: tuple = ()  # whether mask m has `visible`
-    rescores: tuple = ()  # whether mask m has `score`
-    key_ranged: tuple = ()  # whether mask m has `key_range`; without it every tile is visited and compared
-    query_ranged: tuple = ()  # whether mask m has `query_range`
-    visible: tuple = ()
-    key_range: tuple = ()
-    query_range: tuple = ()
-    score: tuple = ()
-    dscore: tuple = ()
-
-    __hash__, __eq__ = object.__hash__, object.__eq__  # there is one of each kind; looking into it at each launch takes long
-
-    def __repr__(self) -> str:
-        """Names and digests: Triton keys its cache of compiled kernels by this, so a changed mask must read differently."""
-        return _digest(self)
-
-
-@cache
-def _digest(functions: MaskFunctions) -> str:
-    names = [f"{f.__name__}-{getattr(f, 'cache_key', id(f))}" for kind in functions[4:] for f in kind]
-    return f"MaskFunctions({functions[:4]}, {names})"
-
-
-# -- what the kernels call --------------------------------------------------------------------------------------------
-@triton.jit
-def hide(masks: tl.constexpr, params, scores, batch, head, i, j):
-    """The scores with -inf where any of the joined masks hides key j from query i."""
-    for m in tl.static_range(len(masks.limits)):
-        if masks.limits[m]:
-            scores = tl.where(masks.visible[m](batch, head, i, j, *params[m]), scores, -INF)
-    return scores
-
-
-@triton.jit
-def key_range(masks: tl.constexpr, params, batch, head, first, last, begin, end):
-    """What all joined masks leave of the keys for queries first to last: (lo, hi, full_lo, full_hi)."""
-    lo, hi, full_lo, full_hi = begin, end, begin, end
-    for m in tl.static_range(len(masks.limits)):
-        if masks.key_ranged[m]:
-            a, b, c, d = masks.key_range[m](batch, head, first, last, begin, end, *params[m])
-            lo, hi, full_lo, full_hi = tl.maximum(lo, a), tl.minimum(hi, b), tl.maximum(full_lo, c), tl.minimum(full_hi, d)
-        elif masks.limits[m]:
-            full_hi = begin
-    return lo, hi, full_lo, full_hi
-
-
-@triton.jit
-def query_range(masks: tl.constexpr, params, batch, head, first, last, begin, end):
-    """What all joined masks leave of the queries for keys first to last: (lo, hi, full_lo, full_hi)."""
-    lo, hi, full_lo, full_hi = begin, end, begin, end
-    for m in tl.static_range(len(masks.limits)):
-        if masks.query_ranged[m]:
-            a, b, c, d = masks.query_range[m](batch, head, first, last, begin, end, *params[m])
-            lo, hi, full_lo, full_hi = tl.maximum(lo, a), tl.minimum(hi, b), tl.maximum(full_lo, c), tl.minimum(full_hi, d)
-        elif masks.limits[m]:
-            full_hi = begin
-    return lo, hi, full_lo, full_hi
-
-
-@triton.jit
-def rescore(masks: tl.constexpr, params, score, batch, head, i, j):
-    """The score after all joined masks, left to right."""
-    for m in tl.static_range(len(masks.rescores)):
-        if masks.rescores[m]:
-            score = masks.score[m](score, batch, head, i, j, *params[m])
-    return score
-
-
-@triton.jit
-def rescore_slope(masks: tl.constexpr, params, score, batch, head, i, j):
-    """The derivative of `rescore` at `score`: the chain rule over the joined masks."""
-    slope = tl.full(score.shape, 1.0, tl.float32)
-    for m in tl.static_range(len(masks.rescores)):
-        if masks.rescores[m]:
-            slope = slope * masks.dscore[m](score, batch, head, i, j, *params[m])
-            score = masks.score[m](score, batch, head, i, j, *params[m])
-    return slope
 
 
 # -- what a caller holds ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from flashlab.problem import error
+from flashlab.errors import error
 
 
 def standard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None) -> torch.Tensor:

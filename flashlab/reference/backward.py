@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlab.problem import error
+from flashlab.errors import error
 from flashlab.reference.inputs import checked, statistic_dtype, tile_is_visible, visible
 from flashlab.traffic.memory import Memory, tiles
 

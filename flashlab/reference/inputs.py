@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from flashlab.problem import error
+from flashlab.errors import error
 
 
 def checked(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None) -> tuple[np.dtype, float]:
     """(dtype of accumulators and statistics, scale) of one head's q (n_q, head_dim), k and v (n_k, head_dim).
 
-    float16 and float32 accumulate in float32, float64 in float64. Raises ValueError or TypeError from problem.py's table.
+    float16 and float32 accumulate in float32, float64 in float64. Raises ValueError or TypeError from errors.py's table.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         statistic_dtype(name, array)

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from flashlab.problem import error
+from flashlab.errors import error
 from flashlab.traffic import triton_hooks
 from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names, stored_tile
 from flashlab.traffic.trace import Trace

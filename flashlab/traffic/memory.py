@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlab.problem import error
+from flashlab.errors import error
 from flashlab.traffic.trace import Trace
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashlab.problem import AttentionProblem, check_size, error
+from flashlab.errors import error
+from flashlab.problem import AttentionProblem, check_size
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,16 @@ def _tile_edges(n: int, block: int, argument: str) -> tuple[np.ndarray, np.ndarr
     return starts, np.minimum(starts + block, n)
 
 
+def _rows_visited(problem: AttentionProblem, block_q: int, block_k: int) -> int:
+    """Query rows that the key tiles of one head visit, all together: n_q for each key tile, less what causal skips."""
+    first_row, end_row = _tile_edges(problem.n_q, block_q, "block_q")
+    first_key, _ = _tile_edges(problem.n_k, block_k, "block_k")
+    visits = np.full(len(first_row), len(first_key))
+    if problem.causal:  # a q tile is visited by the key tiles whose first key its last row sees
+        visits = np.clip((end_row - 1 + problem.n_k - problem.n_q) // block_k + 1, 0, len(first_key))
+    return int(((end_row - first_row) * visits).sum())
+
+
 def flash1_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
     """FlashAttention-1: k and v once; q, o, row_max and row_sum for each pass over a k tile.
 
@@ -109,14 +120,7 @@ def flash1_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> 
     the first fill of o, row_max and row_sum. Source: Dao et al. 2022, Algorithm 1 and Theorem 2.
     """
     e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
-    first_row, end_row = _tile_edges(problem.n_q, block_q, "block_q")
-    first_key, _ = _tile_edges(problem.n_k, block_k, "block_k")
-    if problem.causal:  # a q tile is visited by the k tiles whose first key its last row sees
-        last_visible = end_row - 1 + problem.n_k - problem.n_q
-        visits = np.clip(last_visible // block_k + 1, 0, len(first_key))
-    else:
-        visits = np.full(len(first_row), len(first_key))
-    rows_visited, each = int(((end_row - first_row) * visits).sum()), problem.batch * problem.heads
+    rows_visited, each = _rows_visited(problem, block_q, block_k), problem.batch * problem.heads
     by_tensor = {("k", "load"): problem.n_k * d * e, ("v", "load"): problem.n_k * d * e, ("q", "load"): rows_visited * d * e}
     for tensor, size in (("o", d * e), ("row_max", a), ("row_sum", a)):
         by_tensor[tensor, "load"] = rows_visited * size
@@ -186,16 +190,6 @@ def flash_bound(problem: AttentionProblem, sram_bytes: int) -> float:
 
 
 # -- The backward pass --------------------------------------------------------------------------------------------------
-def _rows_visited(problem: AttentionProblem, block_q: int, block_k: int) -> int:
-    """Query rows that the key tiles of one head load, all together: n_q for each key tile, less what causal skips."""
-    first_row, end_row = _tile_edges(problem.n_q, block_q, "block_q")
-    first_key, _ = _tile_edges(problem.n_k, block_k, "block_k")
-    visits = np.full(len(first_row), len(first_key))
-    if problem.causal:  # a q tile is loaded by the key tiles whose first key its last row sees
-        visits = np.clip((end_row - 1 + problem.n_k - problem.n_q) // block_k + 1, 0, len(first_key))
-    return int(((end_row - first_row) * visits).sum())
-
-
 def _keys_programs(problem: AttentionProblem, block_q: int, block_k: int) -> dict[tuple[str, str], int]:
     """What the delta programs and the keys programs move; a keys program serves a key head's whole group of query heads."""
     e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim

@@ -1,7 +1,7 @@
 """A trace: every tile that was loaded, stored or held while attention ran, in program order.
 
 A reference algorithm over recording memory (traffic/memory.py) and any Triton kernel in the interpreter give the same
-Trace; the counters, figures and widgets read it and nothing else. It depends only on problem.py's error table.
+Trace; the counters, figures and widgets read it and nothing else. It depends only on errors.py's table.
 
 One event is 55 bytes (11 columns of a NumPy structured array), so a million events take tens of megabytes.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.problem import error
+from flashlab.errors import error
 
 OPS = ("load", "store", "atomic", "hold", "release", "compute")
 _OP_CODE = {op: code for code, op in enumerate(OPS)}

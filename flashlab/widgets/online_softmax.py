@@ -17,8 +17,8 @@ import anywidget
 import numpy as np
 import traitlets as t
 
+from flashlab.errors import error
 from flashlab.looks import TENSORS
-from flashlab.problem import error
 from flashlab.traffic.memory import Memory
 from flashlab.traffic.trace import Trace
 from flashlab.widgets.picture import png

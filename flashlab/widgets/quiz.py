@@ -19,7 +19,7 @@ from pathlib import Path
 import anywidget
 import traitlets as t
 
-from flashlab.problem import error
+from flashlab.errors import error
 from flashlab.widgets import questions as question_files
 
 _STATIC = Path(__file__).parent / "static"

@@ -159,7 +159,7 @@ class Roofline(Panel):
         sentence = (
             f"{setting}: {_placed('standard attention', standard)}; {_placed(f'FlashAttention-2 in tiles of {self.block} (no cache counted)', flash2)};"
             f" {_placed('moving q, k, v and o once', fused)}. No fused kernel can be more than"
-            f" {times(standard.time_s / fused.time_s)} times as fast as standard attention."
+            f" {times(standard.time_s / fused.time_s)} times as fast as standard attention at its roof."
         )
         return figure, sentence
 

@@ -21,7 +21,7 @@ import numpy as np
 import traitlets
 
 from flashlab import looks
-from flashlab.problem import error
+from flashlab.errors import error
 from flashlab.traffic.trace import OPS, Trace
 from flashlab.widgets.faults import WATCH, Fault, compare
 from flashlab.widgets.reading import lanes, manages_sram, noted, score_tiles, sizes, standard_bytes

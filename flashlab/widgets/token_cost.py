@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import ipywidgets
 
+from flashlab.errors import error
 from flashlab.hardware import Bound, Gpu, roofline
 from flashlab.looks import ALGORITHMS
-from flashlab.problem import AttentionProblem, check_size, error
+from flashlab.problem import AttentionProblem, check_size
 from flashlab.traffic.model import fused_traffic, standard_traffic
 from flashlab.widgets.panel import Panel, Slider, si, times
 from flashlab.widgets.roofline import HEAD_DIMS, SIZES, dtype_control, gpu_control, match_dtypes

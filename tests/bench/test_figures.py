@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from flashlab.bench.figures import KERNELS, against_n, growth_against_n, memory_levels, tflops_against_n
-from flashlab.bench.peers import PEERS
+from flashlab.bench.figures import against_n, growth_against_n, memory_levels, tflops_against_n
 from flashlab.bench.records import record
 from flashlab.bench.timing import Timing
+from flashlab.errors import ERRORS
 from flashlab.hardware import GPUS, gpu
 from flashlab.looks import ALGORITHMS
 from flashlab.problem import AttentionProblem
@@ -73,11 +73,12 @@ def test_growth_is_drawn_beside_the_slopes_it_should_have():
     [(tflops_against_n, "forward records of the grid with head_dim 128, full"), (growth_against_n, "forward records of a growing sequence")],
 )
 def test_a_figure_of_nothing_says_what_it_needs(figure, what):
-    with pytest.raises(LookupError, match=f"^the figure needs {what}, of one device; there are those of none.$"):
+    with pytest.raises(ERRORS["figure_device"][0]) as caught:
         figure([])
+    assert str(caught.value) == f"the figure needs {what}, of one device; there are those of none."
 
 
-def test_every_peer_has_a_look_of_its_own():
-    assert set(KERNELS) == set(PEERS)
-    assert len({(look.colour, look.marker) for look in KERNELS.values()}) == len({look.label for look in KERNELS.values()}) == len(KERNELS)
-    assert len({look.marker for look in KERNELS.values()}) == len(KERNELS)
+def test_a_figure_of_two_devices_names_both():
+    with pytest.raises(LookupError) as caught:
+        tflops_against_n([made(), replace(made(), device="Tesla")])
+    assert str(caught.value).endswith(", of one device; there are those of NVIDIA H200, Tesla.")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flashlab.bench.peers import PASSES, PEERS, find
+from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.runtime import device
 
@@ -110,5 +111,8 @@ def test_what_a_peer_can_do_has_none(name, problem):
 
 def test_peers_are_found_by_name_in_the_order_of_the_table():
     assert [peer.name for peer in find(["sdpa-math", "triton"])] == ["triton", "sdpa-math"]
-    with pytest.raises(LookupError, match="^no peer is called 'fa3'; there are: triton, triton/fused, sdpa-flash, "):
+    with pytest.raises(ERRORS["peer"][0]) as caught:
         find(["triton", "fa3"])
+    assert str(caught.value) == (
+        "no peer is called 'fa3'; there are: triton, triton/fused, sdpa-flash, sdpa-cudnn, sdpa-efficient, sdpa-math."
+    )

@@ -11,6 +11,7 @@ import pytest
 from flashlab.bench import records
 from flashlab.bench.records import KERNELS, SOURCES, Record, append, digest, growing, latest, load, on_grid, pairs, path_for, record, stale
 from flashlab.bench.timing import Timing
+from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 
 PROBLEM = AttentionProblem(1024, 1024, 64, batch=16, heads=32, dtype="bfloat16")
@@ -48,7 +49,8 @@ def test_lines_come_back_as_they_went(tmp_path):
 def test_a_line_that_is_no_record_is_named(tmp_path, line, why):
     path = tmp_path / "gpu.jsonl"
     path.write_text(f"{ONE.to_json()}\n{line}\n")
-    with pytest.raises(ValueError, match=f"{re.escape(str(path))}, line 2, is not a record: .*{why}.* Delete the line or measure again"):
+    text = f"^{re.escape(str(path))}, line 2, is not a record: .*{why}.*\\. Delete the line or measure again\\.$"
+    with pytest.raises(ERRORS["not_a_record"][0], match=text):
         load(path)
 
 

@@ -12,6 +12,7 @@ from flashlab.bench.peers import PEERS, Peer
 from flashlab.bench.records import Record, load
 from flashlab.bench.sweep import GROWTH, LENGTHS, Missing, extra_bytes, grid, growth
 from flashlab.bench.timing import Timing
+from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.runtime import device
 
@@ -53,8 +54,9 @@ def test_the_grid_is_that_of_the_papers():
         assert problem.batch * problem.n_q == 16384 and problem.heads * problem.head_dim == 2048
         assert problem.n_q == problem.n_k and problem.kv_heads == problem.heads and problem.dtype == "bfloat16"
     assert {(p.head_dim, p.n_q, p.causal) for p in problems} == set(itertools.product((64, 128, 256), LENGTHS, (False, True)))
-    with pytest.raises(LookupError, match="^the grid has no head_dim 96; it has 64, 128, 256.$"):
+    with pytest.raises(ERRORS["grid_head_dim"][0]) as caught:
         grid((64, 96))
+    assert str(caught.value) == "the grid has no head_dim 96; it has 64, 128, 256."
 
 
 # -- the sweep ------------------------------------------------------------------------------------------------------------

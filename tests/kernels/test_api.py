@@ -6,10 +6,11 @@ import triton
 import triton.language as tl
 
 from flashlab import runtime
+from flashlab.errors import ERRORS
 from flashlab.kernels import masks
 from flashlab.kernels.api import attention
 from flashlab.kernels.masks import register
-from flashlab.problem import ERRORS, AttentionProblem
+from flashlab.problem import AttentionProblem
 from kernel_oracle import standard, within_budget
 
 DEVICE = runtime.device()

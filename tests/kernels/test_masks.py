@@ -6,11 +6,13 @@ import triton
 import triton.language as tl
 
 from flashlab import runtime
+from flashlab.errors import ERRORS
 from flashlab.kernels import masks
 from flashlab.kernels.forward import forward
+from flashlab.kernels.joined_masks import key_range, query_range
 from flashlab.kernels.masks import Mask, decode, register
 from flashlab.kernels.tiles import Tile
-from flashlab.problem import ERRORS, AttentionProblem
+from flashlab.problem import AttentionProblem
 from kernel_oracle import standard, within_budget
 
 DEVICE = runtime.device()
@@ -51,9 +53,9 @@ def test_forward(name, n_q, n_k):
 @triton.jit
 def range_kernel(out, first, last, begin, end, mask_params, MASKS: tl.constexpr, OF_KEYS: tl.constexpr):
     if OF_KEYS:
-        lo, hi, full_lo, full_hi = masks.key_range(MASKS, mask_params, 0, 0, first, last, begin, end)
+        lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, 0, 0, first, last, begin, end)
     else:
-        lo, hi, full_lo, full_hi = masks.query_range(MASKS, mask_params, 0, 0, first, last, begin, end)
+        lo, hi, full_lo, full_hi = query_range(MASKS, mask_params, 0, 0, first, last, begin, end)
     tl.store(out, lo)
     tl.store(out + 1, hi)
     tl.store(out + 2, full_lo)

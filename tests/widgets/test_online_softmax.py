@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flashlab.problem import ERRORS
+from flashlab.errors import ERRORS
 from flashlab.reference.online_softmax import empty_state, softmax_dot_one_pass, softmax_three_passes, softmax_two_passes, update
 from flashlab.traffic.memory import tiles
 from flashlab.widgets.online_softmax import STILL_PX, OnlineSoftmax, exact_softmax, presets
@@ -135,7 +135,7 @@ def records_nothing(scores, *, block_k, memory):
     return exact_softmax(scores[0])
 
 
-# what was done wrong: (line of problem.ERRORS, how, what the message says)
+# what was done wrong: (line of errors.ERRORS, how, what the message says)
 BAD = {
     "no score": ("softmax_scores", lambda: OnlineSoftmax(softmax_two_passes, []), "scores is \\[\\]; one row of at least one number"),
     "nan": ("softmax_scores", lambda: OnlineSoftmax(softmax_two_passes, [1.0, math.nan]), "scores is \\[.*nan.*\\]; .* each finite or -inf"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flashlab.problem import ERRORS
+from flashlab.errors import ERRORS
 from flashlab.widgets import questions as question_files
 from flashlab.widgets.quiz import Quiz, multiple, number, quiz, single, true_false
 
@@ -93,7 +93,7 @@ def test_feedback_stays_with_its_option():
     assert (true.right, false.right, true.why, false.why) == (False, True, "so", "so")
 
 
-# what was done wrong: (line of problem.ERRORS, how, what the message says)
+# what was done wrong: (line of errors.ERRORS, how, what the message says)
 BAD = {
     "no right option": ("quiz_no_right", lambda: multiple("q", right={}, wrong={"a": ""}), "has no right answer. Give at least one option in right="),
     "neither true nor false": ("quiz_no_right", lambda: true_false("q", "False"), "has no right answer. Give answer=True or answer=False"),

@@ -1,0 +1,211 @@
+"""The one table of error messages: every fault that the course knows, worded once.
+
+A text says which argument, what it was, what is needed and what to do. This module imports nothing.
+"""
+
+from __future__ import annotations
+
+# {what can be wrong: (the exception it raises, the text)}. `error()` fills the text in; tests/test_errors.py sees to it that
+# each line is raised, and triggered in a test.
+ERRORS: dict[str, tuple[type[Exception], str]] = {
+    "size": (ValueError, "{argument} is {given}; it must be a whole number of at least {least}. Pass {argument}={least} or more."),
+    "dtype": (ValueError, "dtype is {given!r}; it must be one of {allowed}. Pass it as a string, e.g. dtype='float16'."),
+    "kv_heads": (
+        ValueError,
+        "kv_heads is {given}, but heads is {heads}; heads must be a multiple of kv_heads, so that each key head serves"
+        " the same number of query heads. Pass one of {allowed}.",
+    ),
+    "numpy_dtype": (
+        TypeError,
+        "{argument} has dtype {given}; the NumPy algorithms take float16, float32 or float64 (NumPy has no bfloat16)."
+        " Convert it first, e.g. {argument}.astype('float32').",
+    ),
+    "one_head": (
+        ValueError,
+        "{argument} has shape {given}; the NumPy algorithms work on one head, shape (n, head_dim). Pass one head, e.g."
+        " {argument}[0, 0].",
+    ),
+    "head_dim_differs": (
+        ValueError,
+        "{argument} has head_dim {given}, but q has {needed}; a score is a dot product, so both need the same head_dim.",
+    ),
+    "n_k_differs": (ValueError, "v has {given} rows, but k has {needed}; every key needs one value row."),
+    "four_dims": (
+        ValueError,
+        "{argument} has shape {given}; it must be (batch, heads, n, head_dim). Add the missing dimensions with"
+        " {argument}[None, None].",
+    ),
+    "batch_differs": (ValueError, "{argument} has batch {given}, but q has {needed}; q, k and v need the same batch."),
+    "block": (ValueError, "{argument} is {given}; a tile needs at least 1 row. Pass a whole number such as {argument}=64."),
+    "sram_full": (
+        MemoryError,
+        "holding {tile} ({tile_bytes:,} bytes) needs {needed:,} bytes of SRAM, but the budget is {budget:,}. Held now:"
+        " {held}. Use smaller tiles (block_q, block_k) or a larger sram_bytes.",
+    ),
+    "outside": (
+        IndexError,
+        "{axis} {start} to {stop} of {tensor} were asked for, but it has {n} {axis}. Cut the last tile to what is left,"
+        " as tiles(n, block) does.",
+    ),
+    "store_shape": (
+        ValueError,
+        "a tile of shape {given} was stored to {tensor} at a place of shape {needed}. Store exactly the rows you name.",
+    ),
+    "gpu_unknown": (KeyError, "no GPU called {given!r} in flashlab.hardware. Known: {allowed}."),
+    "trace_op": (ValueError, "op is {given!r}; a trace knows {allowed}."),
+    "trace_json": (ValueError, "this JSON is not a trace: {why}. Make one with Trace.to_json()."),
+    "alt": (
+        ValueError,
+        "alt is {given!r}; a figure needs one whole sentence that states what it shows, for readers who cannot see it."
+        " Write one of five words or more that ends in a full stop.",
+    ),
+    "quiz_text": (ValueError, "{what} is {given!r}; it needs a text. Write one."),
+    "quiz_no_right": (ValueError, "the question {question!r} has no right answer. Give {needed}."),
+    "quiz_no_wrong": (ValueError, "the question {question!r} has no wrong option, so there is nothing to choose. Give wrong={{option: why not}}."),
+    "quiz_twice": (ValueError, "the question {question!r} offers {given!r} twice. Word one of them differently or drop it."),
+    "quiz_number": (ValueError, "an answer or hint of {question!r} is {given!r}; it must be a finite number. Pass an int or a float."),
+    "quiz_question": (
+        TypeError,
+        "Quiz takes one or more questions made by single, multiple, number or true_false; given: {given}. For a file of"
+        " them use quiz(name).",
+    ),
+    "quiz_unknown": (ValueError, "no quiz called {given!r} in flashlab/widgets/questions. Known: {allowed}."),
+    "quiz_file": (ValueError, "flashlab/widgets/questions/{given}.py defines no QUESTIONS. Add QUESTIONS = [single(...), ...]."),
+    "gpu_dtype": (
+        ValueError,
+        "{gpu} has no data-sheet rate for {given!r}: it does not compute in that dtype, or not in the units that matter"
+        " here. Pass one of {allowed}.",
+    ),
+    "triton_first": (
+        RuntimeWarning,
+        "triton was imported before flashlab, for {given} mode, but kernels run in {needed} mode here; Triton decides"
+        " when it is imported. Restart the kernel (or Python) and import flashlab before triton.",
+    ),
+    "no_gpu": (RuntimeError, "{what} needs a CUDA GPU that Triton can use. {why}. {hint}."),
+    "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or {instead}."),
+    "no_jupyterlab": (RuntimeError, "JupyterLab is not installed for {python}. Install the course: make lab, or pip install -e ."),
+    "no_course": (
+        FileNotFoundError,
+        "no folder with the course's notebooks/ is at or above {given}. Change into your clone of the course, then try again.",
+    ),
+    "work_folder": (OSError, "the folder for your copies, {given}, cannot be used: {why}. Pass another one: --work FOLDER."),
+    "lesson_name": (LookupError, "no lesson is called {given!r}; there are: {allowed}."),
+    "record_missing": (FileNotFoundError, "there is no notebook {given}. Pass the path of an .ipynb file."),
+    "record_failed": (
+        RuntimeError,
+        "{given} was not recorded and is as it was: cell {cell} raised {why}. Mend the cell, then record again.",
+    ),
+    "softmax_scores": (
+        ValueError,
+        "scores is {given}; one row of at least one number is needed, each finite or -inf. Pass a list such as"
+        " [1.2, 0.3, 2.1].",
+    ),
+    "softmax_values": (
+        ValueError,
+        "values has shape {given}; one row for each of the {needed} scores is needed. Pass values of shape"
+        " ({needed}, head_dim).",
+    ),
+    "softmax_trace": (
+        ValueError,
+        "the function's trace has no {missing}, so there is nothing to show. Call memory.compute('row_sum', rows, cols,"
+        " row_max=..., row_sum=..., rescale=...) once for each tile, as softmax_two_passes does.",
+    ),
+    "softmax_result": (
+        ValueError,
+        "the function returned {given} number(s), but {needed} are needed. Return the weights, or o where values are given.",
+    ),
+    "dollars": (ValueError, "dollars_per_hour is {given!r}; a price is a number of at least 0. Pass e.g. dollars_per_hour=3.0."),
+    "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
+    "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
+    "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
+    "trace_kernel": (
+        TypeError,
+        "kernel is {given}; trace runs a function under @triton.jit (a Gluon kernel has no interpreter). Pass the kernel"
+        " itself, without [grid].",
+    ),
+    "trace_grid": (
+        ValueError,
+        "grid is {given}; it must be one to three whole numbers of at least 0, or a function that returns them. Pass e.g."
+        " (4,).",
+    ),
+    "trace_argument": (TypeError, "{kernel} takes no argument {given}. Its parameters are {allowed}."),
+    "trace_missing": (
+        TypeError,
+        "{kernel} was not given {missing}; {why}. Pass each by name, e.g. trace({kernel}, grid, ..., {example}=64).",
+    ),
+    "trace_narrow": (
+        TypeError,
+        "{kernel} computes in {given} ({line}), where Triton's interpreter gives wrong numbers without saying so. Cast to"
+        " float32 right after the load, or trace with float16 tensors, which move the same bytes as bfloat16.",
+    ),
+    "trace_outside": (
+        IndexError,
+        "program {program} of {kernel} would {verb} {tensor} at element offset {offset:,} ({line}), but {tensor}, of shape"
+        " {shape} and strides {strides}, has no such element; {outside:,} of the {lanes:,} lanes that no mask switches off"
+        " are outside. Mask them off, e.g. mask=index < n.",
+    ),
+    "trace_no_tensor": (
+        TypeError,
+        "{kernel} would {verb} memory ({line}), but none of its arguments is a tensor. Pass tensors, not addresses.",
+    ),
+    "trace_watch": (LookupError, "watch names {missing}, but {kernel} and its helpers have no such local. They have {allowed}."),
+    "count_target": (LookupError, "{given!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."),
+    "count_file": (FileNotFoundError, "there is no file {given}. Pass the path of a Python file that launches the kernel."),
+    "count_none": (
+        LookupError,
+        "{file} launched no kernel called {kernel}; it launched {launched}. Add a launch to the file, under"
+        " if __name__ == '__main__' if you like: it is run as a program.",
+    ),
+    "kernel_dtype": (TypeError, "{argument} has dtype {given}; the kernels take float16, bfloat16 and float32. Convert it first, e.g. {argument}.half()."),
+    "dtype_differs": (TypeError, "{argument} has dtype {given}, but q has {needed}; q, k and v need the same dtype. Convert it: {argument}.to(q.dtype)."),
+    "device_differs": (ValueError, "{argument} is on {given}, but q is on {needed}; q, k and v need the same device. Move it: {argument}.to(q.device)."),
+    "kernel_device": (ValueError, "q is on {given}, but Triton kernels run on the GPU here. Move q, k and v there: q.cuda()."),
+    "head_dim_large": (ValueError, "head_dim is {given}; the kernels take at most {most}. Split the heads into smaller ones."),
+    "backend": (ValueError, "backend is {given!r}; it must be one of {allowed}. Leave it out to get the fastest that fits."),
+    "sink": (
+        ValueError,
+        "sink has shape {given} on {device}; it must be one number for each query head, shape {needed}, on {place}. Pass e.g."
+        " torch.zeros(heads, device=q.device).",
+    ),
+    "double_backward": (
+        RuntimeError,
+        "a second derivative was asked for, but {given} has none. Drop create_graph=True, or use"
+        " flashlab.kernels.standard, which PyTorch can differentiate twice.",
+    ),
+    "mask": (
+        TypeError,
+        "mask is of type {given}; it must be a Mask, e.g. masks.window(128, 0), or two joined by &. For one given as a"
+        " tensor write a visible() that loads it: see flashlab/kernels/masks.py.",
+    ),
+    "mask_function": (TypeError, "the mask {mask} defines {given}, which no kernel calls. A mask may define {allowed}."),
+    "mask_empty": (TypeError, "the mask {mask} defines neither visible nor score, so it does nothing. Define one, under @triton.jit."),
+    "mask_arguments": (
+        TypeError,
+        "the functions of the mask {mask} do not end with the same parameters. Each takes the kernel's arguments first"
+        " ({needed}), then the mask's own parameters.",
+    ),
+    "mask_params": (TypeError, "the mask {mask} was given {given} parameter(s), but its functions take {needed}. Pass {needed}."),
+    "mask_value": (TypeError, "a parameter of the mask {mask} is of type {given}; it must be an int, a float or a tensor. Convert it first."),
+    "mask_no_dscore": (
+        RuntimeError,
+        "the mask {mask} changes scores but defines no dscore, so it has no gradient. Define dscore, the derivative of its score.",
+    ),
+    "mask_gradient": (
+        ValueError,
+        "a tensor of shape {given} in mask needs a gradient, but masks give none to their tensors. Pass it detached: tensor.detach().",
+    ),
+    "mask_device": (ValueError, "a tensor in mask is on {given}, but q is on {needed}; both need the same device. Move it: tensor.to(q.device)."),
+    "peer": (LookupError, "no peer is called {given!r}; there are: {allowed}."),
+    "grid_head_dim": (LookupError, "the grid has no head_dim {given}; it has {allowed}."),
+    "not_a_record": (ValueError, "{file}, line {line}, is not a record: {why}. Delete the line or measure again."),
+    "figure_device": (LookupError, "the figure needs {needed}, of one device; there are those of {given}."),
+    "port_number": (ValueError, "{given} is no port: a port is a whole number from 1 to 65535. Pass e.g. --port 8888."),
+    "port_closed": (OSError, "port {given} is closed to you: ports below 1024 are for root. Pass one from 1024 up, e.g. --port 8888."),
+    "course_file": (OSError, "{given}, a file of the course, cannot be read: {why}. Mend its permissions, or get the course again."),
+}
+
+
+def error(name: str, **values: object) -> Exception:
+    """The exception for one line of the table, filled in: `raise error("block", argument="block_q", given=0)`."""
+    kind, text = ERRORS[name]
+    return kind(text.format(**values))
