@@ -69,9 +69,9 @@ MASKS = {  # batch, heads -> (mask, what it does in PyTorch)
     "none": lambda batch, heads: (None, {}),
     "window": lambda batch, heads: (masks.window(5, 2), {"see": lambda i, j: (j >= i - 5) & (j <= i + 2)}),
     "prefix": lambda batch, heads: (masks.prefix(7), {"see": lambda i, j: (j < 7) | (j <= i)}),
-    "softcap & alibi": lambda batch, heads: (
-        masks.softcap(0.7) & masks.alibi(torch.linspace(0.1, 0.5, heads, device=DEVICE)),
-        {"rescore": lambda s, i, j: 0.7 * torch.tanh(s / 0.7) - per_head(torch.linspace(0.1, 0.5, heads), s) * (i - j).abs()},
+    "alibi & softcap": lambda batch, heads: (
+        masks.alibi(torch.linspace(0.1, 0.5, heads, device=DEVICE)) & masks.softcap(0.7),
+        {"rescore": lambda s, i, j: 0.7 * torch.tanh((s - per_head(torch.linspace(0.1, 0.5, heads), s) * (i - j).abs()) / 0.7)},
     ),
     "by hand": lambda batch, heads: (
         checkered(2, torch.linspace(-0.1, 0.2, heads, device=DEVICE)),
@@ -134,6 +134,33 @@ def test_any_call(n, head_dim, heads, views, name, causal, scale, sinks, determi
     for what, x, a, b, c in zip(("dq", "dk", "dv", "dsink"), leaves, got[2:], plain[2:], exact[2:]):
         assert a.shape == x.shape and a.dtype == x.dtype
         within_budget(what, a, b, c, times=3)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_incoming_gradient_may_have_any_strides(view):
+    leaves = tensors(17, 9, 8, batch=2)
+    do, dlse = VIEWS[view](torch.randn_like(leaves[0])), torch.randn(2, 17, 2, device=DEVICE).mT
+
+    def f(*leaves):
+        return attention(*leaves, causal=True, return_lse=True)
+
+    strided, contiguous = outcome(f, leaves, do, dlse), outcome(f, leaves, do.contiguous(), dlse.contiguous())
+    assert all(torch.equal(a, b) for a, b in zip(strided, contiguous))
+
+
+def test_joined_scores_follow_the_chain_rule():
+    """Each derivative is taken at the score that the masks before it made."""
+    q, k, v = tensors(9, 11, 4)
+    mask = masks.softcap(0.7) & checkered(1, torch.tensor([0.4, -0.3], device=DEVICE)) & masks.softcap(0.5)
+
+    def rescore(s, i, j):
+        s = 0.7 * torch.tanh(s / 0.7)
+        return 0.5 * torch.tanh((s + per_head(torch.tensor([0.4, -0.3]), s) * s * s.abs()) / 0.5)
+
+    do, dlse = torch.randn_like(q), torch.randn(1, 2, 9, device=DEVICE)
+    got = outcome(lambda *x: attention(*x, mask=mask, return_lse=True), (q, k, v), do, dlse)
+    exact = outcome(lambda *x: standard(*x, scale=0.5, rescore=rescore), [x.double().cpu() for x in (q, k, v)], do.double().cpu(), dlse.double().cpu())
+    assert all((a.double().cpu() - b).abs().max() < 1e-5 for a, b in zip(got, exact))
 
 
 # -- gradients by differences --------------------------------------------------------------------------------------------
