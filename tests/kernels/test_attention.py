@@ -148,6 +148,27 @@ def test_an_incoming_gradient_may_have_any_strides(view):
     assert all(torch.equal(a, b) for a, b in zip(strided, contiguous))
 
 
+@pytest.mark.parametrize("n_q, n_k", [(16, 21), (21, 16)])
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_only_one_side_has_a_ragged_end(n_q, n_k, deterministic):
+    leaves, do, dlse = tensors(n_q, n_k), torch.ones(1, 2, n_q, 8, device=DEVICE), torch.ones(1, 2, n_q, device=DEVICE)
+    got = outcome(lambda *x: attention(*map(_inside, x), return_lse=True, deterministic=deterministic), leaves, do, dlse)
+    exact = outcome(lambda *x: standard(*x, scale=8**-0.5), [x.double().cpu() for x in leaves], do.double().cpu(), dlse.double().cpu())
+    assert all((a.double().cpu() - b).abs().max() < 1e-5 for a, b in zip(got, exact))
+
+
+def test_causal_joins_the_mask():
+    q, k, v = tensors(9, 9)
+    joined = attention(q, k, v, mask=masks.causal() & masks.window(2, 5))
+    assert torch.equal(attention(q, k, v, causal=True, mask=masks.window(2, 5)), joined)
+    assert not torch.allclose(attention(q, k, v, causal=True), joined) and not torch.allclose(attention(q, k, v, mask=masks.window(2, 5)), joined)
+
+
+def test_a_scale_of_zero_is_the_mean_of_the_values():
+    q, k, v = tensors()
+    torch.testing.assert_close(attention(q, k, v, scale=0), v.mean(2, keepdim=True).expand_as(q), rtol=1e-5, atol=1e-6)
+
+
 def test_a_sink_of_minus_infinity_is_no_sink():
     q, k, v = tensors(9, 5)  # causal: the first four queries see no key
     sink, do, dlse = torch.full((2,), -math.inf, device=DEVICE), torch.randn_like(q), torch.randn(1, 2, 9, device=DEVICE)
@@ -300,12 +321,11 @@ def test_offsets_past_two_to_the_31(place, deterministic):
 
 def test_the_grid_has_one_axis_which_takes_more_than_65535_programs():
     q, k, v = (torch.zeros(70000, 1, 1, 1, device=DEVICE, requires_grad=True) for _ in range(3))
-    seen = []
-    with triton_hooks.launches(lambda launch: seen.append((launch.kernel.__name__, launch.grid))):
-        for deterministic in (True, False):
+    for deterministic, kernels in ((True, ["delta_kernel", "keys_kernel", "queries_kernel"]), (False, ["delta_kernel", "keys_kernel"])):
+        seen = []
+        with triton_hooks.launches(lambda launch: seen.append((launch.kernel.__name__, launch.grid))):
             attention(q, k, v, deterministic=deterministic).sum().backward()
-    assert {name for name, _ in seen} == {"forward_kernel", "delta_kernel", "keys_kernel", "queries_kernel"}
-    assert all(grid == (70000,) for _, grid in seen)
+        assert seen == [(name, (70000,)) for name in ("forward_kernel", *kernels)]
 
 
 # -- masks of a user ---------------------------------------------------------------------------------------------------------
@@ -350,6 +370,11 @@ def test_opcheck_of_the_backward_operator(whole):
     o, lse = attention(q, k, v, sink=sink, mask=mask, return_lse=True)
     dlse = torch.ones_like(lse) if whole else None
     torch.library.opcheck(torch.ops.flashlab.attention_backward.default, (q, k, v, o, lse, torch.ones_like(o), dlse, sink, 0.3, *mask.encode(), whole))
+
+
+def test_opcheck_of_the_forward_operator_in_half_precision():
+    q, k, v = tensors(5, 6, heads=4, kv_heads=2, dtype="float16")
+    torch.library.opcheck(torch.ops.flashlab.attention_forward.default, (q, k, v, torch.zeros(4, device=DEVICE), 0.3, *masks.causal().encode(), True))
 
 
 def whole_loss(q, k, v, weight, sink):
@@ -418,6 +443,17 @@ def test_shapes_that_do_not_fit_are_named(shapes, message):
     with pytest.raises(ValueError) as caught:
         attention(*(torch.zeros(shape, device=DEVICE) for shape in shapes))
     assert str(caught.value) == message
+
+
+def test_a_sink_on_another_device_is_named():
+    q, k, v = tensors()
+    elsewhere = "cpu" if DEVICE == "cuda" else "meta"
+    with pytest.raises(ValueError) as caught:
+        attention(q, k, v, sink=torch.zeros(2, device=elsewhere))
+    assert str(caught.value) == (
+        f"sink has shape (2,) on {elsewhere}; it must be one number for each query head, shape (2,), on {q.device}. Pass e.g."
+        " torch.zeros(heads, device=q.device)."
+    )
 
 
 def test_a_second_derivative_of_lse_is_refused_under_both_variants():
