@@ -32,8 +32,8 @@ TOKENS = 16384  # batch · n
 WIDTH = 2048  # heads · head_dim
 # The modules of flashlab/kernels that a pass of kernel `triton` runs through.
 SOURCES = {
-    "forward": ("api", "forward", "joined_masks", "launch", "masks", "primitives", "tiles"),
-    "backward": ("api", "backward", "joined_masks", "launch", "masks", "primitives", "tiles"),
+    "forward": ("api", "autotune", "forward", "joined_masks", "launch", "masks", "primitives", "tiles"),
+    "backward": ("api", "autotune", "backward", "joined_masks", "launch", "masks", "primitives", "tiles"),
 }
 BACKWARD_FLOPS = 2.5  # of the forward's: five matrix products instead of two; a kernel that repeats one gets no credit for it
 

@@ -25,8 +25,9 @@ from flashlab.kernels.standard import _sizes
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256
 BACKENDS = ("auto", "triton")
-NO_MASK = Mask()
+NO_MASK = Mask().encode()
 CAUSAL = masks.causal()
+PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def attention(
@@ -48,7 +49,9 @@ def attention(
     right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,) is one more score
     in each row's sum, without a value. `return_lse` adds lse (batch, heads, n_q), float32, the natural log of each row's
     Σ exp(score); it has a gradient. `deterministic=False` takes the fused backward pass with atomics: dq may differ in its
-    last bits from run to run, and on an H200 it was the slower one at every head_dim (tiles.py). Raises ValueError or TypeError naming the argument.
+    last bits from run to run, and on an H200 it was the slower one at every head_dim (tiles.py). Raises ValueError or TypeError naming the argument. The
+    environment variable FLASHLAB_AUTOTUNE=1, set before flashlab is imported, times a few tiles on the first call of each kind
+    and keeps the fastest (autotune.py).
 
     >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
     >>> attention(q, k, v, causal=True).shape
@@ -57,8 +60,9 @@ def attention(
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     _check(q, k, v, mask, sink, backend)
-    mask = NO_MASK if mask is None else mask
-    names, numbers, tensors = (CAUSAL & mask if causal else mask).encode()
+    if causal:
+        mask = CAUSAL if mask is None else CAUSAL & mask
+    names, numbers, tensors = mask.encode() if mask is not None else NO_MASK
     _check_tensors(q, tensors)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
     run = _forward_autograd if _only_eager(q, k, v) else torch.ops.flashlab.attention_forward
@@ -69,7 +73,7 @@ def attention(
 def _only_eager(*tensors: torch.Tensor) -> bool:
     """Whether nothing watches operators (compile, export, a dispatch mode, functorch): then the dispatcher's 40 µs buy nothing."""
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-    return not watched and all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in tensors)
+    return not watched and PLAIN.issuperset(map(type, tensors))
 
 
 # -- the operators ----------------------------------------------------------------------------------------------------
@@ -188,17 +192,18 @@ LIBRARY.impl("attention_backward", _backward_autograd, "Autograd")
 
 # -- what can be wrong ------------------------------------------------------------------------------------------------
 def _check(q, k, v, mask, sink, backend) -> None:
-    heads = _sizes(q, k, v)[1]
+    _, heads, _, head_dim, _, _ = _sizes(q, k, v)
+    dtype, device = q.dtype, q.device
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in DTYPES:
             raise error("kernel_dtype", argument=name, given=x.dtype)
-        if x.dtype != q.dtype:
-            raise error("dtype_differs", argument=name, given=x.dtype, needed=q.dtype)
-        if x.device != q.device:
-            raise error("device_differs", argument=name, given=x.device, needed=q.device)
-    if q.shape[3] > LARGEST_HEAD_DIM:
-        raise error("head_dim_large", given=q.shape[3], most=LARGEST_HEAD_DIM)
-    if q.shape[3] == 0:
+        if x.dtype != dtype:
+            raise error("dtype_differs", argument=name, given=x.dtype, needed=dtype)
+        if x.device != device:
+            raise error("device_differs", argument=name, given=x.device, needed=device)
+    if head_dim > LARGEST_HEAD_DIM:
+        raise error("head_dim_large", given=head_dim, most=LARGEST_HEAD_DIM)
+    if head_dim == 0:
         raise error("size", argument="head_dim", given=0, least=1)
     if mask is not None and not isinstance(mask, Mask):
         raise error("mask", given=type(mask).__name__)

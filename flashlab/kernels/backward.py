@@ -25,10 +25,11 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.autotune import tuned
 from flashlab.kernels.joined_masks import hide, key_range, query_range, rescore, rescore_slope
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import INF, LOG2_E, load_tile, place, store_tile, tile_edges
-from flashlab.kernels.tiles import NO_STRIDES, BackwardTiles, backward_tiles, describe, heads_at_once, layout
+from flashlab.kernels.tiles import SMALLEST_DOT, BackwardTiles, backward_tiles, heads_at_once, layout, streamed
 
 
 @triton.jit
@@ -217,68 +218,82 @@ def queries_kernel(
 
 def backward(q, k, v, o, lse, do, dlse, masks, mask_params, scale, *, fused=False, tiles: BackwardTiles | None = None):
     """(dq, dk, dv, delta) of forward(q, k, v, masks, mask_params, scale) -> (o, lse); dlse may be None. fused: atomics for dq."""
-    tiles = tiles or backward_tiles(q)
-    delta = launch_delta(o, do, dlse, tiles.delta)
+    table = backward_tiles(q) if tiles is None else tiles
+    delta = launch_delta(o, do, dlse, table.delta)
     if lse.numel() == 0 or k.shape[2] == 0:
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), delta
-    given = (q, k, v, do, lse, delta, masks, mask_params, scale)
-    dq, dk, dv = launch_keys(*given, fused=fused, tiles=(tiles.fused,) if fused else tiles.keys)
-    return launch_queries(*given, tile=tiles.queries) if dq is None else dq, dk, dv, delta
+    given = (q, k, v, do, lse, delta, masks, mask_params, float(scale))  # Triton would compile an int of 1 in as a constant
+    if fused:
+        return *launch_keys(*given, fused=True, tiles=(table.fused,)), delta
+    for_keys, for_queries = table.keys, table.queries
+    if tiles is None:
+        for_keys = tuned(keys_kernel, q, k.shape[2], masks, for_keys, lambda trial: launch_keys(*given, fused=False, tiles=trial))
+        for_queries = tuned(queries_kernel, q, k.shape[2], masks, for_queries, lambda trial: launch_queries(*given, tile=trial))
+    _, dk, dv = launch_keys(*given, fused=False, tiles=for_keys)
+    return launch_queries(*given, tile=for_queries), dk, dv, delta
 
 
 def launch_delta(o, do, dlse, tile):
     """delta (batch, heads, n_q) float32."""
-    batch, heads, n_q, _ = o.shape
-    delta = torch.empty((batch, heads, n_q), dtype=torch.float32, device=o.device)
+    delta = torch.empty(o.shape[:3], dtype=torch.float32, device=o.device)
     if delta.numel():
-        arguments = (o, do, dlse, delta, o.stride(), do.stride(), (0, 0, 0) if dlse is None else dlse.stride(), heads, n_q)
-        constants = {"LAYOUT": layout((), (o, do), n_q, 0, tile), "BLOCK_Q": tile.block_q}
-        launch(delta_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
+        plan_delta(o, do, dlse, tile).launch((o, do, dlse, delta))
     return delta
+
+
+@planned
+def plan_delta(o, do, dlse, tile) -> Plan:
+    batch, heads, n_q, _ = o.shape
+    numbers = (o.stride(), do.stride(), (0, 0, 0) if dlse is None else dlse.stride(), heads, n_q)
+    constants = {"LAYOUT": layout((), (o, do), n_q, 0, tile), "BLOCK_Q": tile.block_q}
+    return Plan(delta_kernel, -(-n_q // tile.block_q) * heads * batch, numbers, constants, tile.options())
 
 
 def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, tiles):
     """(dq, dk, dv); dq is None unless fused. One tile: one launch for dk and dv; two tiles: one launch for dk, then one for dv."""
-    batch, heads, n_q, head_dim = q.shape
-    kv_heads, n_k = k.shape[1:3]
     dk, dv, added = torch.empty_like(k), torch.empty_like(v), None
+    if fused:
+        padded = max(triton.next_power_of_2(q.shape[3]), SMALLEST_DOT)
+        added = torch.zeros((*q.shape[:3], padded), dtype=torch.float32, device=q.device)
+    fold = scale > 0 and not any(masks.rescores)
     for n, tile in enumerate(tiles):
-        shape = layout((q, k, v, do), (dk, dv), n_q, n_k, tile)
-        added = torch.zeros((batch, heads, n_q, shape.padded), dtype=torch.float32, device=q.device) if fused else None
-        tensors, strides = _tensors(q, k, v, do, tile, shape)
-        strides = (*strides, dk.stride(), dv.stride())
-        sizes = (batch * heads, heads_at_once(q, heads // kv_heads), heads, n_q, n_k)
-        arguments = (*tensors, lse, delta, added, dk, dv, *strides, *sizes, scale, mask_params)
-        wanted = {"FUSED": fused, "DK": n == 0, "DV": n == len(tiles) - 1}
-        constants = _constants(heads // kv_heads, masks, scale) | wanted | _shapes(shape, masks, tile)
-        launch(keys_kernel, -(-n_k // tile.block_k) * kv_heads * batch, arguments, constants, tile.options())
-    return torch.empty_like(q).copy_(added[..., :head_dim]) if fused else None, dk, dv
+        plan = plan_keys(q, k, v, do, lse, delta, dk, dv, masks, mask_params, fold, fused, n == 0, n == len(tiles) - 1, tile)
+        plan.launch((q, k, v, do, lse, delta, added, dk, dv), scale, mask_params)
+    return torch.empty_like(q).copy_(added[..., : q.shape[3]]) if fused else None, dk, dv
+
+
+@planned
+def plan_keys(q, k, v, do, lse, delta, dk, dv, masks, mask_params, fold, fused, with_dk, with_dv, tile) -> Plan:
+    batch, heads, n_q, _ = q.shape
+    kv_heads, n_k = k.shape[1:3]
+    shape = layout((q, k, v, do), (dk, dv), n_q, n_k, tile)
+    described, strides = streamed((q, k, v, do), (tile.block_q, tile.block_k, tile.block_k, tile.block_q), shape)
+    sizes = (batch * heads, heads_at_once(q, heads // kv_heads), heads, n_q, n_k)
+    wanted = {"FUSED": fused, "DK": with_dk, "DV": with_dv}
+    constants = {"GROUP": heads // kv_heads, "FOLD": fold, "LIMITED": any(masks.limits), **wanted, **_shapes(shape, masks, tile)}
+    programs = -(-n_k // tile.block_k) * kv_heads * batch
+    return Plan(keys_kernel, programs, (*strides, dk.stride(), dv.stride(), *sizes), constants, tile.options(), described)
 
 
 def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
     """dq."""
-    batch, heads, n_q, _ = q.shape
-    n_k = k.shape[2]
     dq = torch.empty_like(q)
-    shape = layout((q, k, v, do), (dq,), n_q, n_k, tile)
-    tensors, strides = _tensors(q, k, v, do, tile, shape)
-    sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
-    arguments = (*tensors, lse, delta, dq, *strides, dq.stride(), *sizes, scale, mask_params)
-    constants = _constants(heads // k.shape[1], masks, scale) | _shapes(shape, masks, tile)
-    launch(queries_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
+    fold = scale > 0 and not any(masks.rescores)
+    plan = plan_queries(q, k, v, do, lse, delta, dq, masks, mask_params, fold, tile)
+    plan.launch((q, k, v, do, lse, delta, dq), scale, mask_params)
     return dq
 
 
-def _tensors(q, k, v, do, tile, shape):
-    """The four tensors that are loaded in loops and their strides: as descriptors, which carry their own, where they can be."""
-    if not shape.descriptors:
-        return (q, k, v, do), (q.stride(), k.stride(), v.stride(), do.stride())
-    blocks = (tile.block_q, tile.block_k, tile.block_k, tile.block_q)
-    return tuple(describe(x, block) for x, block in zip((q, k, v, do), blocks)), 4 * (NO_STRIDES,)
-
-
-def _constants(group, masks, scale) -> dict:
-    return {"GROUP": group, "FOLD": scale > 0 and not any(masks.rescores), "LIMITED": any(masks.limits)}
+@planned
+def plan_queries(q, k, v, do, lse, delta, dq, masks, mask_params, fold, tile) -> Plan:
+    batch, heads, n_q, _ = q.shape
+    n_k = k.shape[2]
+    shape = layout((q, k, v, do), (dq,), n_q, n_k, tile)
+    described, strides = streamed((q, k, v, do), (tile.block_q, tile.block_k, tile.block_k, tile.block_q), shape)
+    sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
+    constants = {"GROUP": heads // k.shape[1], "FOLD": fold, "LIMITED": any(masks.limits), **_shapes(shape, masks, tile)}
+    programs = -(-n_q // tile.block_q) * heads * batch
+    return Plan(queries_kernel, programs, (*strides, dq.stride(), *sizes), constants, tile.options(), described)
 
 
 def _shapes(shape, masks, tile) -> dict:

@@ -15,53 +15,101 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.kernels.autotune import tuned
 from flashlab.kernels.joined_masks import hide, key_range, rescore
-from flashlab.kernels.launch import launch
+from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
-from flashlab.kernels.tiles import NO_STRIDES, Tile, describe, forward_tile, heads_at_once, layout
+from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
+
+
+@triton.jit
+def multiply_keys(q_tile, k, k_strides, batch, kv_head, start, n_k, PREDICATE: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr):
+    """scores = q · kᵀ of one tile of keys, not yet scaled: (block_q, block_k)."""
+    k_tile = load_tile(k, k_strides, batch, kv_head, start, n_k, BLOCK_K, PREDICATE, LAYOUT)  # read block_k · head_dim
+    return tl.dot(q_tile, k_tile.T, input_precision="ieee")
+
+
+@triton.jit
+def multiply_values(
+    acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """acc · rescale + weights · v of one tile of keys."""
+    v_tile = load_tile(v, v_strides, batch, kv_head, start, n_k, BLOCK_K, PREDICATE, LAYOUT)  # read block_k · head_dim
+    return tl.dot(weights.to(LAYOUT.dot), v_tile, acc * rescale[:, None], input_precision="ieee")
+
+
+@triton.jit
+def mask_scores(
+    scores, batch, head, i, start, n_k, scale, mask_params,
+    PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """What the masks make of one tile of scores: rescored, and -inf where a key is hidden or not there."""
+    j = start + tl.arange(0, BLOCK_K)[None, :]
+    inside = j < n_k
+    if LAYOUT.ragged:
+        j = tl.minimum(j, n_k - 1)  # a mask may index a tensor with it
+    if not FOLD:
+        scores = rescore(MASKS, mask_params, scores * scale, batch, head, i, j)
+    if PREDICATE:
+        scores = hide(MASKS, mask_params, scores, batch, head, i, j)
+        if LAYOUT.ragged:
+            scores = tl.where(inside, scores, -INF)
+    return scores
 
 
 @triton.jit
 def attend(
     state, q_tile, k, v, k_strides, v_strides, batch, head, kv_head, i, lo, hi, gap_lo, gap_hi, n_k, scale, unit, mask_params,
-    PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr,
+    PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """The inner loop: take the tiles of keys from lo to hi, less those from gap_lo to gap_hi, into (row_max, row_sum, acc)."""
+    """The inner loop: take the tiles of keys from lo to hi, less those from gap_lo to gap_hi, into (row_max, row_sum, acc).
+
+    Each step multiplies the keys of the next tile, not of its own: so a tile of k has a whole step to arrive, where at
+    the top of its own step all warps would wait for it. OVERLAP says in which order a step's two products start.
+    """
     row_max, row_sum, acc = state
-    for start in tl.range(lo, hi - (gap_hi - gap_lo), BLOCK_K):
-        if PREDICATE:
-            start = tl.where(start < gap_lo, start, start + (gap_hi - gap_lo))
-        start = tl.multiple_of(start, BLOCK_K)
-        k_tile = load_tile(k, k_strides, batch, kv_head, start, n_k, BLOCK_K, PREDICATE, LAYOUT)  # read block_k · head_dim
-        scores = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # (block_q, block_k)
-        j = start + tl.arange(0, BLOCK_K)[None, :]
-        inside = j < n_k
-        if LAYOUT.ragged:
-            j = tl.minimum(j, n_k - 1)  # a mask may index a tensor with it
-        if not FOLD:
-            scores = rescore(MASKS, mask_params, scores * scale, batch, head, i, j)
-        if PREDICATE:
-            scores = hide(MASKS, mask_params, scores, batch, head, i, j)
-            if LAYOUT.ragged:
-                scores = tl.where(inside, scores, -INF)
+    last = hi - (gap_hi - gap_lo) - BLOCK_K
+    if lo <= last:
+        start = jump(lo, gap_lo, gap_hi, PREDICATE, BLOCK_K)
+        scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
+        for step in tl.range(lo, last, BLOCK_K):
+            start = jump(step, gap_lo, gap_hi, PREDICATE, BLOCK_K)
+            following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
+            scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
+            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit)
+            if OVERLAP:  # the product with v still runs during the next softmax, and its weights keep their registers until then
+                scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
+                acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
+            else:  # fewer registers, so that another program of the multiprocessor can run meanwhile
+                acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
+                scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
+        start = jump(last, gap_lo, gap_hi, PREDICATE, BLOCK_K)
+        scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
         row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit)
-        acc = acc * rescale[:, None]
-        v_tile = load_tile(v, v_strides, batch, kv_head, start, n_k, BLOCK_K, PREDICATE, LAYOUT)  # read block_k · head_dim
-        acc = tl.dot(weights.to(LAYOUT.dot), v_tile, acc, input_precision="ieee")
+        acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
     return row_max, row_sum, acc
+
+
+@triton.jit
+def jump(step, gap_lo, gap_hi, PREDICATE: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The first key of a step: from gap_lo on, past the gap. Without a predicate there is no gap."""
+    if PREDICATE:
+        step = tl.where(step < gap_lo, step, step + (gap_hi - gap_lo))
+    step = tl.multiple_of(step, BLOCK_K)  # the interpreter makes a tensor of what has a name
+    return step
 
 
 @triton.jit
 def forward_kernel(
     q, k, v, o, lse, sink, q_strides, k_strides, v_strides, o_strides, all_heads, at_once, heads, n_q, n_k, scale, mask_params,
     GROUP: tl.constexpr, FOLD: tl.constexpr, LIMITED: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """o (batch, heads, n_q, head_dim) and lse (batch, heads, n_q) of one tile of queries of one head.
 
     GROUP query heads share a key head. FOLD: scores are only multiplied by a positive scale, so the scale and LOG2_E
     are one factor, applied inside the exponential; otherwise scores are scaled and rescored first. LIMITED: some mask
-    hides keys.
+    hides keys. OVERLAP: see attend.
     """
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
@@ -84,10 +132,10 @@ def forward_kernel(
     lo, full_lo, full_hi, hi = tile_edges(lo, hi, full_lo, full_hi, n_k, BLOCK_K)
     # Tiles that all queries see whole need no predicate; the others, on both sides of them, do, if there can be any.
     state = attend(state, q_tile, k, v, k_strides, v_strides, batch, head, kv_head, i, full_lo, full_hi, 0, 0, n_k, scale, unit,
-                   mask_params, False, FOLD, MASKS, LAYOUT, BLOCK_K)  # fmt: skip
+                   mask_params, False, FOLD, MASKS, LAYOUT, BLOCK_K, OVERLAP)  # fmt: skip
     if LAYOUT.ragged or LIMITED:
         state = attend(state, q_tile, k, v, k_strides, v_strides, batch, head, kv_head, i, lo, hi, full_lo, full_hi, n_k, scale, unit,
-                       mask_params, True, FOLD, MASKS, LAYOUT, BLOCK_K)  # fmt: skip
+                       mask_params, True, FOLD, MASKS, LAYOUT, BLOCK_K, OVERLAP)  # fmt: skip
     row_max, row_sum, acc = state
 
     base = row_max * unit
@@ -109,27 +157,36 @@ def forward_kernel(
 
 def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Launch forward_kernel: (o like q, lse (batch, heads, n_q) float32). `masks` and `mask_params` come from masks.decode."""
+    o = torch.empty_like(q)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    if lse.numel():
+        scale = float(scale)  # Triton would compile an int of 1 in as a constant
+        fold = scale > 0 and not any(masks.rescores)
+        if tile is None:
+            given = (q, k, v, masks, mask_params, scale, sink)
+            tile = tuned(forward_kernel, q, k.shape[2], masks, forward_tile(q), lambda trial: forward(*given, tile=trial))
+        plan = plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile)
+        plan.launch((q, k, v, o, lse, sink), scale, mask_params)
+    return o, lse
+
+
+@planned
+def plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile) -> Plan:
+    """The launch of forward_kernel for tensors like these."""
     batch, heads, n_q, _ = q.shape
     n_k = k.shape[2]
-    o = torch.empty_like(q)
-    lse = torch.empty((batch, heads, n_q), dtype=torch.float32, device=q.device)
-    if lse.numel() == 0:
-        return o, lse
-    tile = tile or forward_tile(q)
     shape = layout((q, k, v), (o,), n_q, n_k, tile)
-    tensors, strides = (q, k, v), (q.stride(), k.stride(), v.stride())
-    if shape.descriptors:
-        tensors, strides = (describe(q, tile.block_q), describe(k, tile.block_k), describe(v, tile.block_k)), 3 * (NO_STRIDES,)
+    described, strides = streamed((q, k, v), (tile.block_q, tile.block_k, tile.block_k), shape)
     sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
-    arguments = (*tensors, o, lse, sink, *strides, o.stride(), *sizes, scale, mask_params)
     constants = {
         "GROUP": heads // k.shape[1],
-        "FOLD": scale > 0 and not any(masks.rescores),
+        "FOLD": fold,
         "LIMITED": any(masks.limits),
         "MASKS": masks,
         "LAYOUT": shape,
         "BLOCK_Q": tile.block_q,
         "BLOCK_K": tile.block_k,
+        "OVERLAP": tile.overlap,
     }
-    launch(forward_kernel, -(-n_q // tile.block_q) * heads * batch, arguments, constants, tile.options())
-    return o, lse
+    programs = -(-n_q // tile.block_q) * heads * batch
+    return Plan(forward_kernel, programs, (*strides, o.stride(), *sizes), constants, tile.options(), described)

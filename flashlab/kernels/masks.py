@@ -122,11 +122,14 @@ def decode(names: str, numbers: list[float], tensors: list[torch.Tensor]) -> tup
     """The functions and parameters that `Mask.encode` named: what the kernels take."""
     if not names:
         return NOTHING, ()
+    functions = _functions(names)
+    if not numbers and not tensors:
+        return functions, ((),) * len(functions.limits)
     numbers, tensors, params = iter(numbers), iter(tensors), []
     take = {"t": lambda: _right_there(next(tensors)), "i": lambda: int(next(numbers)), "f": lambda: next(numbers)}
     for name in names.split("&"):
         params.append(tuple(take[kind]() for kind in name.rsplit(":", 1)[1]))
-    return _functions(names), tuple(params)
+    return functions, tuple(params)
 
 
 def _right_there(x: torch.Tensor) -> torch.Tensor:

@@ -55,18 +55,18 @@ def _causal_bias(n_q: int, n_k: int, like: torch.Tensor) -> torch.Tensor:
 
 def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int, int, int]:
     """(batch, heads, n_q, head_dim, kv_heads, n_k), or the error that says what does not fit."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != 4:
-            raise error("four_dims", argument=name, given=tuple(tensor.shape))
-        if tensor.shape[0] != q.shape[0]:
-            raise error("batch_differs", argument=name, given=tensor.shape[0], needed=q.shape[0])
-        if tensor.shape[3] != q.shape[3]:
-            raise error("head_dim_differs", argument=name, given=tensor.shape[3], needed=q.shape[3])
-    batch, heads, n_q, head_dim = q.shape
-    kv_heads, n_k = k.shape[1:3]
-    if v.shape[2] != n_k:
-        raise error("n_k_differs", given=v.shape[2], needed=n_k)
-    if kv_heads == 0 or heads % kv_heads or v.shape[1] != kv_heads:
+    shapes = q.shape, k.shape, v.shape  # asked once: each time is a new object
+    for name, shape in zip("qkv", shapes):
+        if len(shape) != 4:
+            raise error("four_dims", argument=name, given=tuple(shape))
+        if shape[0] != shapes[0][0]:
+            raise error("batch_differs", argument=name, given=shape[0], needed=shapes[0][0])
+        if shape[3] != shapes[0][3]:
+            raise error("head_dim_differs", argument=name, given=shape[3], needed=shapes[0][3])
+    (batch, heads, n_q, head_dim), (_, kv_heads, n_k, _), (_, v_heads, v_n, _) = shapes
+    if v_n != n_k:
+        raise error("n_k_differs", given=v_n, needed=n_k)
+    if kv_heads == 0 or heads % kv_heads or v_heads != kv_heads:
         allowed = ", ".join(str(h) for h in range(1, heads + 1) if heads % h == 0)
-        raise error("kv_heads", given=kv_heads if v.shape[1] == kv_heads else (kv_heads, v.shape[1]), heads=heads, allowed=allowed)
+        raise error("kv_heads", given=kv_heads if v_heads == kv_heads else (kv_heads, v_heads), heads=heads, allowed=allowed)
     return batch, heads, n_q, head_dim, kv_heads, n_k

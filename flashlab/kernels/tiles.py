@@ -26,7 +26,8 @@ and dq adds 4 bytes an element a tile pair to the L2; the two kernels win at eve
 
 What stands between the forward pass and 1.6 times SDPA at head_dim 64 and 128: Triton never leaves q · kᵀ asynchronous
 across the softmax, so the tensor cores rest unless another program of the same multiprocessor fills in; and at n = 1024
-a call costs 80 µs of Python where SDPA costs 16.
+a call cost 80 µs of Python where SDPA costs 16. launch.py now keeps a plan for tensors that look alike: on a CPU, with the
+launch itself left out, forward and backward take about 0.6 of the Python they took; no GPU has timed that yet.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlab import runtime
+from flashlab.kernels.launch import NO_STRIDES
 from flashlab.kernels.primitives import Layout
 
 SMALLEST_DOT = 16  # tl.dot takes no side shorter than this
 OFFSETS = 2**31  # from here on an offset needs 64 bits
 DESCRIPTOR_ALIGNMENT = 16  # bytes: TMA's, for the start and every stride
-DESCRIPTORS_SINCE = 90  # sm_90 brought TMA
+# Architectures: sm_90 brought TMA. sm_120 has it too, but its products read registers: causal, at head_dim 256, descriptors
+# spill 2 to 4 KB where pointers spill 120 bytes at most (compiled, not timed).
+DESCRIPTORS = range(90, 120)
 
 
 L2_SHARE = 32 * 2**20  # bytes of the L2 that k and v of the heads that run at once may take (A100: 40 MB, H100: 50, H200: 60)
@@ -53,13 +56,17 @@ MOST_AT_ONCE = 128  # heads
 
 
 class Tile(NamedTuple):
-    """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers."""
+    """Rows of a query tile and of a key tile, warps of a program, tiles in flight at once, and a cap on a thread's registers.
+
+    overlap, of the forward kernel: its product with v runs during the next softmax (forward.attend).
+    """
 
     block_q: int
     block_k: int
     warps: int
     stages: int
     registers: int | None = None
+    overlap: bool = False
 
     def options(self) -> dict:
         """What a launch takes besides the kernel's own arguments."""
@@ -78,6 +85,11 @@ class BackwardTiles(NamedTuple):
 INTERPRETED = Tile(16, 16, 4, 1)
 DELTA = Tile(64, 0, 4, 1)
 
+# A line is for its architecture and newer ones, if their programs may have this much shared memory, which its lines need
+# at most. So sm_86, sm_89 and sm_120, which have 99 KiB, take sm_80's, and compile without the spills of sm_90's there.
+KIB = 2**10
+SHARED = {80: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}
+
 # (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
 # line) are compiled: they fit and spill little, and nobody has timed them.
 #   64   at most 168 registers, so three programs share a multiprocessor
@@ -88,8 +100,8 @@ FORWARD = {
     (80, 128): Tile(128, 64, 8, 2),
     (80, 256): Tile(64, 32, 4, 2),
     (90, 64): Tile(64, 128, 4, 2, 168),
-    (90, 128): Tile(128, 64, 4, 2),
-    (90, 256): Tile(128, 64, 8, 2),
+    (90, 128): Tile(128, 64, 8, 2, 128),
+    (90, 256): Tile(128, 64, 8, 2, overlap=True),
 }
 # (architecture, head_dim up to): 16-bit backward: keys (dk and dv, together or apart), queries (dq), fused.
 #   64, 128   64 x 64 with one warpgroup: two accumulators of 64 rows just fit, and two or three programs share a multiprocessor
@@ -120,38 +132,45 @@ def architecture(device: torch.device) -> int:
     return 10 * major + minor
 
 
-def look_up(table: dict, arch: int, head_dim: int) -> Tile:
-    """The line of `table` for the newest architecture that is not newer than `arch`, and the least head_dim that holds."""
-    known = max(a for a, _ in table if a <= max(arch, min(a for a, _ in table)))
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program may have."""
+    return 0 if architecture(device) == 0 else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def look_up(table: dict, arch: int, head_dim: int, shared: int) -> Tile:
+    """The line for the least head_dim that holds, of the newest architecture up to `arch` whose lines need no more than `shared`."""
+    fitting = [a for a, _ in table if a <= arch and SHARED[a] <= shared]
+    known = max(fitting, default=min(a for a, _ in table))
     return table[known, min(d for a, d in table if a == known and d >= head_dim)]
 
 
 def forward_tile(q: torch.Tensor) -> Tile:
     """The forward kernel's tile for this q."""
-    return forward_tile_for(architecture(q.device), q.shape[3], q.dtype == torch.float32)
+    return forward_tile_for(architecture(q.device), q.shape[3], q.dtype == torch.float32, shared_memory(q.device))
 
 
 @cache
-def forward_tile_for(arch: int, head_dim: int, float32: bool) -> Tile:
+def forward_tile_for(arch: int, head_dim: int, float32: bool, shared: int) -> Tile:
     if arch == 0:
         return INTERPRETED
     if float32:
         return FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= head_dim)]
-    return look_up(FORWARD, arch, head_dim)
+    return look_up(FORWARD, arch, head_dim, shared)
 
 
 def backward_tiles(q: torch.Tensor) -> BackwardTiles:
     """The backward kernels' tiles for this q."""
-    return backward_tiles_for(architecture(q.device), q.shape[3], q.dtype == torch.float32)
+    return backward_tiles_for(architecture(q.device), q.shape[3], q.dtype == torch.float32, shared_memory(q.device))
 
 
 @cache
-def backward_tiles_for(arch: int, head_dim: int, float32: bool) -> BackwardTiles:
+def backward_tiles_for(arch: int, head_dim: int, float32: bool, shared: int) -> BackwardTiles:
     if arch == 0:
         return BackwardTiles(INTERPRETED, (INTERPRETED,), INTERPRETED, INTERPRETED)
     if float32:
         return BackwardTiles(DELTA, (BACKWARD_FLOAT32,), BACKWARD_FLOAT32, BACKWARD_FLOAT32)
-    return BackwardTiles(DELTA, *look_up(BACKWARD, arch, head_dim))
+    return BackwardTiles(DELTA, *look_up(BACKWARD, arch, head_dim, shared))
 
 
 def heads_at_once(x: torch.Tensor, group: int = 1) -> int:
@@ -162,50 +181,37 @@ def heads_at_once(x: torch.Tensor, group: int = 1) -> int:
 
 def layout(described: tuple, others: tuple, n_q: int, n_k: int, tile: Tile) -> Layout:
     """What a kernel must know of these tensors; the `described` ones may come as descriptors."""
-    aligned = all(x.data_ptr() % DESCRIPTOR_ALIGNMENT == 0 for x in described)
     first = (described or others)[0]
-    views = tuple((tuple(x.shape), x.stride()) for x in described)
-    return _layout(architecture(first.device), first.dtype, first.shape[3], views, tuple(x.stride() for x in others), aligned, n_q, n_k, tile)
-
-
-@cache
-def _layout(arch, dtype, head_dim, views, strides, aligned, n_q, n_k, tile) -> Layout:
+    arch, head_dim = architecture(first.device), first.shape[3]
     padded = max(triton.next_power_of_2(head_dim), SMALLEST_DOT)
     rows = max(tile.block_q, tile.block_k)
-    wide = any(rows * s[2] + padded * s[3] >= OFFSETS for s in (*strides, *(s for _, s in views)))
-    dot = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
+    wide = any(rows * x.stride(2) + padded * x.stride(3) >= OFFSETS for x in (*described, *others))
+    dot = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[first.dtype]
     if arch == 0 and dot is tl.bfloat16:
         dot = tl.float32  # the interpreter's bfloat16 products are wrong; its conversions are right
     ragged = n_q % tile.block_q > 0 or (tile.block_k > 0 and n_k % tile.block_k > 0)
-    descriptors = arch >= DESCRIPTORS_SINCE and aligned and len(views) > 0 and all(can_be_described(dtype, *view) for view in views)
+    descriptors = arch in DESCRIPTORS and len(described) > 0 and all(map(can_be_described, described))
     return Layout(head_dim, padded, tl.int64 if wide else tl.int32, dot, ragged, descriptors)
 
 
-def can_be_described(dtype: torch.dtype, shape: tuple, strides: tuple) -> bool:
-    """Whether TMA can read such a tensor: 16-bit elements, rows without gaps, strides on 16 bytes, nothing empty or expanded."""
-    steps = [stride * dtype.itemsize for stride, size in zip(strides[:3], shape[:3]) if size > 1]
-    aligned = all(step > 0 and step % DESCRIPTOR_ALIGNMENT == 0 for step in steps)
-    return dtype.itemsize == 2 and aligned and 0 not in shape and strides[3] == 1
+def can_be_described(x: torch.Tensor) -> bool:
+    """Whether TMA can read x: 16-bit elements, rows without gaps, start and strides on 16 bytes, nothing empty or expanded."""
+    steps = [stride * x.dtype.itemsize for stride, size in zip(x.stride()[:3], x.shape[:3]) if size > 1]
+    aligned = all(step > 0 and step % DESCRIPTOR_ALIGNMENT == 0 for step in steps) and x.data_ptr() % DESCRIPTOR_ALIGNMENT == 0
+    return x.dtype.itemsize == 2 and aligned and 0 not in x.shape and x.stride(3) == 1
 
 
-def describe(x: torch.Tensor, block: int):
-    """A tensor descriptor of x that loads `block` rows of one head at once."""
-    shape, strides = tuple(x.shape), x.stride()
-    descriptor = object.__new__(TensorDescriptor)  # its constructor checks again what can_be_described has
-    descriptor.base, descriptor.shape, descriptor.strides = x, shape, _steps(shape, strides)
-    descriptor.block_shape, descriptor.padding = _block(shape[3], block), "zero"
-    return descriptor
+def streamed(tensors: tuple, blocks: tuple, shape: Layout) -> tuple[tuple, tuple]:
+    """(descriptions, strides) of tensors loaded in loops, `blocks` rows at once: a descriptor carries its own strides."""
+    if shape.descriptors:
+        return tuple(map(description, tensors, blocks)), len(tensors) * (NO_STRIDES,)
+    return (), tuple(x.stride() for x in tensors)
 
 
-NO_STRIDES = ()  # a kernel that gets descriptors asks for none
-
-
-@cache
-def _steps(shape: tuple, strides: tuple) -> tuple:
-    whole = -(-shape[3] // DESCRIPTOR_ALIGNMENT) * DESCRIPTOR_ALIGNMENT  # any valid stride, where the size is 1
-    return (*(stride if size > 1 else whole for stride, size in zip(strides[:3], shape[:3])), 1)
-
-
-@cache
-def _block(head_dim: int, block: int) -> list:
-    return [1, 1, block, max(triton.next_power_of_2(head_dim), SMALLEST_DOT)]
+def description(x: torch.Tensor, block: int) -> dict:
+    """The attributes, but for the tensor, of a descriptor that loads `block` rows of one head of x at once."""
+    *sizes, head_dim = x.shape
+    whole = -(-head_dim // DESCRIPTOR_ALIGNMENT) * DESCRIPTOR_ALIGNMENT  # any valid stride, where the size is 1
+    strides = (*(stride if size > 1 else whole for stride, size in zip(x.stride(), sizes)), 1)
+    padded = max(triton.next_power_of_2(head_dim), SMALLEST_DOT)
+    return {"shape": (*sizes, head_dim), "strides": strides, "block_shape": [1, 1, block, padded], "padding": "zero"}

@@ -15,7 +15,7 @@ from pathlib import Path
 WARP = 32
 POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
-MAX_SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a program may have (CUDA C programming guide)
+MAX_SHARED = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}  # bytes a program may have (CUDA C programming guide)
 
 
 def compile_kernel(kernel, arguments: dict, arch: int, warps: int, stages: int, **more):
@@ -80,7 +80,7 @@ def arguments(kernel, head_dim, dtype, names, tile, descriptors, ragged=False, *
     padded = max(triton.next_power_of_2(head_dim), 16)
     blocks = {"q": tile.block_q, "do": tile.block_q, "k": tile.block_k, "v": tile.block_k}
     given = {"lse": "*fp32", "delta": "*fp32", "sink": None, "all_heads": "i32:16", "heads": "i32:16", "at_once": "i32:16", "n_q": "i32:16", "n_k": "i32:16", "scale": "fp32"}
-    given |= {"mask_params": params, "GROUP": 1, "FOLD": not any(functions.rescores), "LIMITED": any(functions.limits), "MASKS": functions, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k}
+    given |= {"mask_params": params, "GROUP": 1, "FOLD": not any(functions.rescores), "LIMITED": any(functions.limits), "MASKS": functions, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k, "OVERLAP": tile.overlap}
     given |= {"LAYOUT": Layout(head_dim, padded, tl.int32, getattr(tl, dtype), ragged, descriptors), **more}
     for name in kernel.arg_names:
         if name.endswith("_strides"):
@@ -95,15 +95,15 @@ def arguments(kernel, head_dim, dtype, names, tile, descriptors, ragged=False, *
 def compile_for(kernel_name, arch, head_dim, dtype, names="", tile=None, descriptors=None, ragged=False):
     """(the compiled kernel, its resources): forward, keys, dk, dv, queries or fused, by default with the library's own tile."""
     from flashlab.kernels import backward, forward
-    from flashlab.kernels.tiles import backward_tiles_for, forward_tile_for
+    from flashlab.kernels.tiles import DESCRIPTORS, backward_tiles_for, forward_tile_for
 
     float32 = dtype == "float32"
-    descriptors = arch >= 90 and not float32 if descriptors is None else descriptors
+    descriptors = arch in DESCRIPTORS and not float32 if descriptors is None else descriptors
     if kernel_name == "forward":
-        kernel, more, tile = forward.forward_kernel, {}, tile or forward_tile_for(arch, head_dim, float32)
+        kernel, more, tile = forward.forward_kernel, {}, tile or forward_tile_for(arch, head_dim, float32, MAX_SHARED[arch])
     else:
         kernel = backward.queries_kernel if kernel_name == "queries" else backward.keys_kernel
-        tiles = backward_tiles_for(arch, head_dim, float32)
+        tiles = backward_tiles_for(arch, head_dim, float32, MAX_SHARED[arch])
         tile = tile or {"keys": tiles.keys[0], "dk": tiles.keys[0], "dv": tiles.keys[-1], "queries": tiles.queries, "fused": tiles.fused}[kernel_name]
         more = {} if kernel_name == "queries" else {"FUSED": kernel_name == "fused", "DK": kernel_name != "dv", "DV": kernel_name != "dk"}
         more["dq"] = {"fused": "*fp32", "queries": POINTERS[dtype]}.get(kernel_name)

@@ -347,7 +347,7 @@ def test_the_triton_backward_moves_what_the_closed_forms_say(n_q, n_k, block_q, 
     seen = torch.ones(n_q, n_k, dtype=torch.bool, device=q.device).tril(n_k - n_q if causal else n_k)
     scores = (problem.scale * q.float() @ k.float().repeat_interleave(2, 1).mT).masked_fill(~seen, -torch.inf)
     lse = torch.logsumexp(scores, -1)
-    mask, tile = (masks.causal() if causal else masks.Mask()).encode(), Tile(block_q, block_k, 2, 1)  # nobody else's: a launch seen before may pass the hooks by
+    mask, tile = (masks.causal() if causal else masks.Mask()).encode(), Tile(block_q, block_k, 4, 1)
     tiles = BackwardTiles(tile, (tile,), tile, tile)
     for fused, form in ((False, backward_traffic), (True, fused_backward_traffic)):
         traced = []

@@ -1,0 +1,148 @@
+"""autotune.py without a GPU: timings, device and Triton's launch are stand-ins."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from triton.runtime.errors import OutOfResources
+
+from flashlab import runtime
+from flashlab.kernels import autotune, masks
+from flashlab.kernels.api import attention
+from flashlab.kernels.autotune import CANDIDATES, fastest, tuned
+from flashlab.kernels.backward import keys_kernel
+from flashlab.kernels.forward import forward_kernel
+from flashlab.kernels.tiles import Tile
+
+USUAL = Tile(128, 64, 4, 2)
+CAUSAL = masks.decode(*masks.causal().encode())[0]
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """A GPU that runs nothing: a trial takes as long as times[tile] says, 1 ms by default, or raises it."""
+    times = {}
+
+    def time_ms(run):
+        took = times.get(run(), 1.0)
+        if isinstance(took, Exception):
+            raise took
+        return took
+
+    monkeypatch.setattr(autotune, "ON", True)
+    monkeypatch.setattr(autotune, "CHOSEN", {})
+    monkeypatch.setattr(autotune, "architecture", lambda device: 90)
+    monkeypatch.setattr(autotune, "by_triton", lambda kernel: True)
+    monkeypatch.setattr(autotune, "time_ms", time_ms)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    autotune.say.cache_clear()
+    return times
+
+
+def q(n=1000, dtype=torch.bfloat16, heads=4):
+    return torch.empty(2, heads, n, 128, dtype=dtype)
+
+
+def test_off_the_table_decides():
+    assert not autotune.ON and tuned(forward_kernel, q(), 64, CAUSAL, USUAL, None) is USUAL
+
+
+def test_the_fastest_is_kept_and_said_once(on, capsys):
+    best, ran = Tile(64, 64, 4, 3), []
+    on[best] = 0.25
+
+    def run(tile):
+        ran.append(tile)
+        return tile
+
+    assert tuned(forward_kernel, q(), 1000, CAUSAL, USUAL, run) == best
+    assert ran == list(dict.fromkeys((USUAL, *CANDIDATES["forward_kernel"][128])))
+    said = capsys.readouterr().out
+    where = "forward_kernel on a GPU, bfloat16, head_dim 128, causal, heads 8 n_q 1024 n_k 1024 or fewer"
+    assert said.startswith(f"FLASHLAB_AUTOTUNE: {where}: 64 x 64, 4 warps, 3 stages. Timed: 64 x 64, 4 warps, 3 stages 0.250 ms, ")
+    assert said.count("\n") == 1 and "left out" not in said
+    assert tuned(forward_kernel, q(700), 600, CAUSAL, USUAL, None) == best  # the same powers of two: no trial
+    kinds = ((q(2000), 1000), (q(), 2000), (q(heads=8), 1000), (q(dtype=torch.float16), 1000))
+    for given, n_k in kinds:  # each is another kind
+        tuned(forward_kernel, given, n_k, CAUSAL, USUAL, run)
+    assert len(ran) == (1 + len(kinds)) * len(set(ran))
+    assert capsys.readouterr().out.count("\n") == 4
+
+
+def test_what_does_not_fit_or_compile_is_left_out(on, capsys):
+    small = Tile(64, 64, 4, 2)
+    for tile in CANDIDATES["forward_kernel"][128]:
+        on[tile] = OutOfResources(131072, 101376, "shared memory")
+    on[small], on[USUAL] = RuntimeError("PassManager::run failed"), 0.5
+    assert tuned(forward_kernel, q(), 1000, CAUSAL, USUAL, lambda tile: tile) == USUAL
+    said = capsys.readouterr().out
+    assert "128 x 64, 4 warps, 2 stages, as in the table. Timed: 128 x 64, 4 warps, 2 stages 0.500 ms; left out: " in said
+    assert "128 x 128, 8 warps, 2 stages, out of resource: shared memory, Required: 131072, Hardware limit: 101376." in said
+    assert "64 x 64, 4 warps, 2 stages, PassManager::run failed" in said
+
+
+def test_where_nothing_runs_the_table_s_tile_is_left_to_fail_itself(on):
+    fault = OutOfResources(2, 1, "shared memory")
+    on.update({tile: fault for tile in (USUAL, *CANDIDATES["forward_kernel"][128])})
+    assert tuned(forward_kernel, q(), 1000, CAUSAL, USUAL, lambda tile: tile) == USUAL
+
+
+def test_tiles_of_two_launches_are_one_candidate(on, capsys):
+    pair = (Tile(32, 64, 4, 2), Tile(32, 64, 4, 2))
+    on[pair] = 0.5
+    assert tuned(keys_kernel, q(), 1000, CAUSAL, (USUAL,), lambda tiles: tiles) == pair
+    assert ": 32 x 64, 4 warps, 2 stages then 32 x 64, 4 warps, 2 stages. Timed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("why", ["float32", "hooks", "capture"])
+def test_where_it_must_not_time_it_does_not_and_remembers_nothing(on, monkeypatch, why):
+    if why == "hooks":
+        monkeypatch.setattr(autotune, "by_triton", lambda kernel: False)
+    if why == "capture":
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    given = q(dtype=torch.float32 if why == "float32" else torch.bfloat16)
+    assert tuned(forward_kernel, given, 1000, CAUSAL, USUAL, None) is USUAL and autotune.CHOSEN == {}
+
+
+def test_trials_write_to_nothing_of_the_caller(on, monkeypatch):
+    """The whole of attention with its trials, in the interpreter: inputs are as before, and each trial makes its own o."""
+    if runtime.mode() == "cuda":
+        pytest.skip("there a trial is a real one")
+    outputs = []
+    monkeypatch.setattr(autotune, "time_ms", lambda run: outputs.append(run()) or float(len(outputs)))
+    tile = Tile(32, 16, 4, 1)
+    monkeypatch.setattr(autotune, "candidates", lambda kernel, head_dim: ((tile,),) if kernel == "keys_kernel" else (tile,))
+    given = [torch.randn(1, 2, 40, 16, dtype=torch.float16).requires_grad_() for _ in range(3)]
+    before = [x.detach().clone() for x in given]
+    o = attention(*given, causal=True)
+    gradients = torch.autograd.grad(o, given, torch.ones_like(o))
+    assert len(outputs) == 6 and all(torch.equal(a, b) for a, b in zip(given, before))
+    mine = {x.data_ptr() for x in (o, *gradients, *given)}
+    made = [x for out in outputs for x in (out if isinstance(out, tuple) else (out,)) if x is not None]
+    assert len(made) == 10 and not mine & {x.data_ptr() for x in made}
+    monkeypatch.setattr(autotune, "ON", False)
+    again = attention(*given, causal=True)
+    for ours, plain in zip((o, *gradients), (again, *torch.autograd.grad(again, given, torch.ones_like(o)))):
+        torch.testing.assert_close(ours, plain)
+
+
+def test_every_candidate_is_a_tile_that_a_product_takes():
+    for kernel, table in CANDIDATES.items():
+        assert list(table) == [64, 128, 256]
+        for line in table.values():
+            assert len(set(line)) == len(line)
+            for tile in line:
+                for one in (tile,) if isinstance(tile, Tile) else tile:
+                    assert min(one.block_q, one.block_k) >= 16 and one.warps in (4, 8) and one.stages in (1, 2, 3), (kernel, one)
+
+
+def test_the_variable_is_read_once_and_the_interpreter_says_what_it_does():
+    if runtime.mode() == "cuda":
+        pytest.skip("there it times tiles")
+    code = "import torch, flashlab; q = torch.ones(1, 1, 3, 16, dtype=torch.float16); [flashlab.attention(q, q, q) for _ in range(2)]"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"FLASHLAB_AUTOTUNE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "FLASHLAB_AUTOTUNE: Triton's interpreter times nothing; the tile stays 16 x 16, 4 warps, 1 stage.\n"
