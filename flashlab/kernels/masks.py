@@ -37,6 +37,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab import runtime
 from flashlab.errors import error
 from flashlab.kernels.joined_masks import MaskFunctions, no_function
 from flashlab.kernels.primitives import tanh
@@ -125,10 +126,15 @@ def decode(names: str, numbers: list[float], tensors: list[torch.Tensor]) -> tup
     if not numbers and not tensors:
         return functions, ((),) * len(functions.limits)
     numbers, tensors, params = iter(numbers), iter(tensors), []
-    take = {"t": lambda: next(tensors), "i": lambda: int(next(numbers)), "f": lambda: next(numbers)}
+    take = {"t": lambda: _right_there(next(tensors)), "i": lambda: int(next(numbers)), "f": lambda: next(numbers)}
     for name in names.split("&"):
         params.append(tuple(take[kind]() for kind in name.rsplit(":", 1)[1]))
     return functions, tuple(params)
+
+
+def _right_there(x: torch.Tensor) -> torch.Tensor:
+    """x, but float32 for bfloat16 in the interpreter, whose bfloat16 arithmetic is wrong."""
+    return x.float() if x.dtype == torch.bfloat16 and runtime.mode() == "interpreter" else x
 
 
 NOTHING = MaskFunctions()

@@ -22,8 +22,8 @@ def standard(q, k, v, *, scale, causal=False, see=None, rescore=None, sink=None)
     scores = scores.masked_fill(hidden, -torch.inf)
     whole = scores if sink is None else torch.cat([scores, sink.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
     blind = hidden.all(-1) & torch.tensor(sink is None)
-    lse = torch.where(blind, -torch.inf, torch.logsumexp(whole.masked_fill(blind[:, None], 0), -1)) if n_k or sink is not None else scores.new_full(scores.shape[:3], -torch.inf)
-    weights = torch.softmax(whole.masked_fill(blind[:, None], 0), -1)[..., :n_k].masked_fill(hidden, 0)
+    lse = torch.where(blind, -torch.inf, torch.logsumexp(whole.masked_fill(blind[..., None], 0), -1)) if n_k or sink is not None else scores.new_full(scores.shape[:3], -torch.inf)
+    weights = torch.softmax(whole.masked_fill(blind[..., None], 0), -1)[..., :n_k].masked_fill(hidden, 0)
     return weights @ v, lse
 
 

@@ -1,0 +1,501 @@
+"""What holds of attention() whatever it is asked: any sizes, strides, masks and scales; gradients by differences; no leaks; operators."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from pathlib import Path
+
+from flashlab import runtime  # before triton
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from flashlab.kernels import masks
+from flashlab.kernels.api import attention
+from flashlab.kernels.masks import register
+from flashlab.problem import AttentionProblem
+from flashlab.traffic import triton_hooks
+from kernel_oracle import standard, within_budget
+
+DEVICE = runtime.device()
+NAN = math.nan
+
+
+def tensors(n_q=9, n_k=11, head_dim=8, heads=2, kv_heads=None, dtype="float32", batch=1):
+    return AttentionProblem(n_q, n_k, head_dim, batch=batch, heads=heads, kv_heads=kv_heads, dtype=dtype).tensors(0, DEVICE)
+
+
+def outcome(f, leaves, do, dlse):
+    """(o, lse, and the gradient of each leaf) of f(*leaves) -> (o, lse)."""
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    o, lse = f(*leaves)
+    return o.detach(), lse.detach(), *torch.autograd.grad((o, lse), leaves, (do.to(o), dlse.to(lse)), materialize_grads=True)
+
+
+# -- any call -----------------------------------------------------------------------------------------------------------
+@register
+class checkered:
+    """A mask and a score by hand, as a user would write them: every `step`-th diagonal, and scores bent by x · |x|."""
+
+    @triton.jit
+    def visible(batch, head, i, j, step, weight):
+        return (i - j + batch + head) % step == 0
+
+    @triton.jit
+    def score(score, batch, head, i, j, step, weight):
+        return score + tl.load(weight + head) * score * tl.abs(score)
+
+    @triton.jit
+    def dscore(score, batch, head, i, j, step, weight):
+        return 1 + 2 * tl.load(weight + head) * tl.abs(score)
+
+
+def per_head(x, score):
+    return x.to(score).view(1, -1, 1, 1)
+
+
+def checkered_sees(i, j, batch, heads):
+    which = torch.arange(batch, device=i.device).view(-1, 1, 1, 1) + torch.arange(heads, device=i.device).view(1, -1, 1, 1)
+    return (i - j + which) % 2 == 0
+
+
+MASKS = {  # batch, heads -> (mask, what it does in PyTorch)
+    "none": lambda batch, heads: (None, {}),
+    "window": lambda batch, heads: (masks.window(5, 2), {"see": lambda i, j: (j >= i - 5) & (j <= i + 2)}),
+    "prefix": lambda batch, heads: (masks.prefix(7), {"see": lambda i, j: (j < 7) | (j <= i)}),
+    "alibi & softcap": lambda batch, heads: (
+        masks.alibi(torch.linspace(0.1, 0.5, heads, device=DEVICE)) & masks.softcap(0.7),
+        {"rescore": lambda s, i, j: 0.7 * torch.tanh((s - per_head(torch.linspace(0.1, 0.5, heads), s) * (i - j).abs()) / 0.7)},
+    ),
+    "by hand": lambda batch, heads: (
+        checkered(2, torch.linspace(-0.1, 0.2, heads, device=DEVICE)),
+        {"see": lambda i, j: checkered_sees(i, j, batch, heads), "rescore": lambda s, i, j: s + per_head(torch.linspace(-0.1, 0.2, heads), s) * s * s.abs()},
+    ),
+}
+
+
+def _inside(x):
+    """x in the middle of a tensor that is nan all around it: on every side of every dimension."""
+    whole = torch.full([n + 2 for n in x.shape], NAN, dtype=x.dtype, device=x.device)
+    whole[1:-1, 1:-1, 1:-1, 1:-1] = x
+    return whole[1:-1, 1:-1, 1:-1, 1:-1]
+
+
+VIEWS = {
+    "plain": lambda x: x,
+    "inside nan": _inside,
+    "as a model projects": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "every second": lambda x: torch.stack([x, x + NAN], -1).flatten(-2)[..., ::2],
+    "one batch for all": lambda x: x[:1].expand_as(x),
+    "one row for all": lambda x: x[:, :, :1].expand_as(x),
+}
+SIZE = st.integers(1, 24)  # none at all: test_forward.py and test_backward.py
+VIEW = st.sampled_from(sorted(VIEWS))
+
+
+@settings(max_examples=15, deadline=None, phases=[Phase.reuse, Phase.generate])  # to shrink a failure takes minutes here
+@given(
+    n=st.tuples(SIZE, SIZE), head_dim=st.integers(1, 20), heads=st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 2)]), views=st.tuples(VIEW, VIEW, VIEW, VIEW),
+    name=st.sampled_from(sorted(MASKS)), causal=st.booleans(), scale=st.one_of(st.none(), st.sampled_from([0.0, -0.3]), st.floats(-2, 2)), sinks=st.booleans(),
+    deterministic=st.booleans(), dtype=st.sampled_from(["float32", "float16", "bfloat16"]),
+)  # fmt: skip
+def test_any_call(n, head_dim, heads, views, name, causal, scale, sinks, deterministic, dtype):
+    batch = 1 + (heads[0] < 3)  # the interpreter takes its time
+    given = tensors(*n, head_dim, *heads, dtype, batch)
+    mask, oracle = MASKS[name](batch, heads[0])
+    torch.manual_seed(1)
+    do, dlse = VIEWS[views[3]](torch.randn_like(given[0])), torch.randn(batch, heads[0], n[0], device=DEVICE)
+    sink = (torch.linspace(-1, 1, heads[0], device=DEVICE).to(given[0].dtype),) if sinks else ()
+
+    def seen(*leaves):
+        return (VIEWS[view](x) for view, x in zip(views, leaves))
+
+    def ours(q, k, v, *sink):
+        return attention(*seen(q, k, v), causal=causal, scale=scale, mask=mask, sink=(*sink, None)[0], return_lse=True, deterministic=deterministic)
+
+    def theirs(q, k, v, *sink):
+        return standard(*seen(q, k, v), scale=head_dim**-0.5 if scale is None else scale, causal=causal, sink=(*sink, None)[0], **oracle)
+
+    leaves = (*given, *sink)
+    got = outcome(ours, leaves, do, dlse)
+    exact = outcome(theirs, [x.double().cpu() for x in leaves], do.double().cpu(), dlse.double().cpu())
+    plain = outcome(theirs, leaves, do, dlse)
+    blind = exact[1] == -torch.inf
+    assert got[0].shape == given[0].shape and torch.equal(got[1].cpu() == -torch.inf, blind) and (got[0].cpu()[blind] == 0).all()
+    within_budget("o", got[0], plain[0], exact[0])
+    within_budget("lse", got[1].cpu()[~blind], plain[1].cpu()[~blind], exact[1][~blind])
+    for what, x, a, b, c in zip(("dq", "dk", "dv", "dsink"), leaves, got[2:], plain[2:], exact[2:]):
+        assert a.shape == x.shape and a.dtype == x.dtype
+        within_budget(what, a, b, c, times=3)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_incoming_gradient_may_have_any_strides(view):
+    leaves = tensors(5, 7, 8, heads=1, batch=2)
+    do, dlse = VIEWS[view](torch.randn_like(leaves[0])), torch.randn(2, 5, 1, device=DEVICE).mT
+
+    def f(*leaves):
+        return attention(*leaves, causal=True, return_lse=True)
+
+    strided, contiguous = outcome(f, leaves, do, dlse), outcome(f, leaves, do.contiguous(), dlse.contiguous())
+    assert all(torch.equal(a, b) for a, b in zip(strided, contiguous))
+
+
+@pytest.mark.parametrize("n_q, n_k", [(16, 21), (21, 16)])
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_only_one_side_has_a_ragged_end(n_q, n_k, deterministic):
+    leaves, do, dlse = tensors(n_q, n_k), torch.ones(1, 2, n_q, 8, device=DEVICE), torch.ones(1, 2, n_q, device=DEVICE)
+    got = outcome(lambda *x: attention(*map(_inside, x), return_lse=True, deterministic=deterministic), leaves, do, dlse)
+    exact = outcome(lambda *x: standard(*x, scale=8**-0.5), [x.double().cpu() for x in leaves], do.double().cpu(), dlse.double().cpu())
+    assert all((a.double().cpu() - b).abs().max() < 1e-5 for a, b in zip(got, exact))
+
+
+def test_causal_joins_the_mask():
+    q, k, v = tensors(9, 9)
+    joined = attention(q, k, v, mask=masks.causal() & masks.window(2, 5))
+    assert torch.equal(attention(q, k, v, causal=True, mask=masks.window(2, 5)), joined)
+    assert not torch.allclose(attention(q, k, v, causal=True), joined) and not torch.allclose(attention(q, k, v, mask=masks.window(2, 5)), joined)
+
+
+def test_a_scale_of_zero_is_the_mean_of_the_values():
+    q, k, v = tensors()
+    torch.testing.assert_close(attention(q, k, v, scale=0), v.mean(2, keepdim=True).expand_as(q), rtol=1e-5, atol=1e-6)
+
+
+def test_a_sink_of_minus_infinity_is_no_sink():
+    q, k, v = tensors(9, 5)  # causal: the first four queries see no key
+    sink, do, dlse = torch.full((2,), -math.inf, device=DEVICE), torch.randn_like(q), torch.randn(1, 2, 9, device=DEVICE)
+    without = outcome(lambda *x: attention(*x, causal=True, return_lse=True), (q, k, v), do, dlse)
+    *rest, dsink = outcome(lambda *x: attention(*x[:3], sink=x[3], causal=True, return_lse=True), (q, k, v, sink), do, dlse)
+    assert (dsink == 0).all()
+    for a, b in zip(rest, without):
+        torch.testing.assert_close(a, b)
+
+
+def test_joined_scores_follow_the_chain_rule():
+    """Each derivative is taken at the score that the masks before it made."""
+    q, k, v = tensors(9, 11, 4)
+    mask = masks.softcap(0.7) & checkered(1, torch.tensor([0.4, -0.3], device=DEVICE)) & masks.softcap(0.5)
+
+    def rescore(s, i, j):
+        s = 0.7 * torch.tanh(s / 0.7)
+        return 0.5 * torch.tanh((s + per_head(torch.tensor([0.4, -0.3]), s) * s * s.abs()) / 0.5)
+
+    do, dlse = torch.randn_like(q), torch.randn(1, 2, 9, device=DEVICE)
+    got = outcome(lambda *x: attention(*x, mask=mask, return_lse=True), (q, k, v), do, dlse)
+    exact = outcome(lambda *x: standard(*x, scale=0.5, rescore=rescore), [x.double().cpu() for x in (q, k, v)], do.double().cpu(), dlse.double().cpu())
+    assert all((a.double().cpu() - b).abs().max() < 1e-5 for a, b in zip(got, exact))
+
+
+# -- gradients by differences --------------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:Input #")  # that it is not float64: the differences are wide enough for float32
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_gradients_are_what_small_changes_make_of_o_and_lse(deterministic):
+    q, k, v = (x.requires_grad_() for x in tensors(2, 3, 2, heads=2, kv_heads=1))
+    sink = torch.tensor([0.3, -0.5], device=DEVICE, requires_grad=True)
+
+    def f(q, k, v, sink):
+        return attention(q, k, v, sink=sink, causal=True, mask=masks.softcap(2.0), scale=0.7, return_lse=True, deterministic=deterministic)
+
+    assert torch.autograd.gradcheck(f, (q, k, v, sink), eps=1e-2, atol=2e-3, rtol=1e-2, nondet_tol=0.0 if deterministic else 1e-6)
+
+
+def test_a_row_s_gradient_of_lse_is_its_weights():
+    """d lse / d score is the weights, so with scale 1 and keys that are unit vectors, dq is the weights themselves."""
+    q, _, v = tensors(5, 8, 8)
+    k = torch.eye(8, device=DEVICE).expand(1, 2, 8, 8)
+    _, lse = attention(q.requires_grad_(), k, v, scale=1.0, return_lse=True)
+    (dq,) = torch.autograd.grad(lse.sum(), q)
+    torch.testing.assert_close(dq, torch.softmax(q, -1).detach(), rtol=1e-5, atol=1e-6)
+
+
+# -- what must not leak ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_nan_in_keys_and_queries_past_the_end_does_not_leak(deterministic):
+    """Rows of a longer buffer, as in a cache: what lies behind the last one is nobody's."""
+    q, k, v = tensors(19, 21, 8)
+    do, dlse = torch.randn_like(q), torch.randn(q.shape[:3], device=DEVICE)
+
+    def f(*leaves):
+        return attention(*leaves, causal=True, return_lse=True, deterministic=deterministic)
+
+    def buffered(x, fill):
+        whole = torch.full((1, 2, 40, 8), fill, device=DEVICE)
+        whole[:, :, : x.shape[2]] = x
+        return whole[:, :, : x.shape[2]]
+
+    for a, b in zip(outcome(f, (q, k, v), do, dlse), outcome(f, (buffered(q, NAN), buffered(k, NAN), buffered(v, math.inf)), do, dlse)):
+        torch.testing.assert_close(a, b, rtol=0, atol=0 if deterministic else 1e-6)
+
+
+def test_nan_in_tiles_that_nobody_sees_does_not_leak_into_gradients():
+    q, k, v = tensors(16, 48, 8)
+    mask, do = masks.window(8, 0), torch.ones_like(q)  # queries 32 to 47 see keys 24 to 47: the tile of keys 0 to 15 is nobody's
+    clean = outcome(lambda *x: attention(*x, mask=mask, return_lse=True), (q, k, v), do, do[..., 0])
+    k[:, :, :16], v[:, :, :16] = NAN, NAN
+    for deterministic in (True, False):
+        dirty = outcome(lambda *x: attention(*x, mask=mask, return_lse=True, deterministic=deterministic), (q, k, v), do, do[..., 0])
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(clean, dirty))
+        assert (dirty[3][:, :, :16] == 0).all() and (dirty[4][:, :, :16] == 0).all()
+
+
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_rows_past_the_end_have_no_weight_however_large_a_mask_makes_scores(deterministic):
+    """A padded row's exp(score) would be inf, and inf times the 0 of its do is nan."""
+    leaves = tensors(17, 33, 8, heads=1)
+    mask = masks.alibi(torch.tensor([-50.0], device=DEVICE))
+    got = outcome(lambda *x: attention(*x, mask=mask, return_lse=True, deterministic=deterministic), leaves, torch.ones_like(leaves[0]), torch.ones(1, 1, 17))
+    assert all(x.isfinite().all() for x in got)
+
+
+def test_a_nan_value_that_a_visited_tile_hides_is_as_in_sdpa():
+    q, k, v = tensors(6, 6, 8)
+    v[:, :, 4] = NAN
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(6, 6, dtype=torch.bool, device=DEVICE).tril())
+    assert torch.equal(attention(q, k, v, causal=True).isnan(), theirs.isnan()) and theirs.isnan().any()
+
+
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_uninitialised_memory_is_never_read(deterministic):
+    """PyTorch can fill what torch.empty gives with nan: nothing of it comes out."""
+    q, k, v = tensors(19, 21, 5, heads=4, kv_heads=2)
+    sink, do = torch.zeros(4, device=DEVICE), torch.ones_like(q)
+
+    def all_of_it():
+        return outcome(lambda q, k, v, sink: attention(q, k, v, sink=sink, causal=True, return_lse=True, deterministic=deterministic), (q, k, v, sink), do, do[..., 0])
+
+    usual = all_of_it()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(3, device=DEVICE).isnan().all()
+        filled = all_of_it()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(usual, filled))
+
+
+def test_twenty_runs_give_the_same_bits():
+    q, k, v = tensors(17, 17, 8, heads=1, dtype="float16")
+    do, dlse = torch.randn_like(q), torch.randn(q.shape[:3], device=DEVICE)
+    first, *others = (outcome(lambda *x: attention(*x, causal=True, return_lse=True), (q, k, v), do, dlse) for _ in range(20))
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other))
+
+
+def test_inputs_are_left_as_they_were():
+    given = tensors(19, 21, 8)
+    copies = [x.clone() for x in given]
+    outcome(lambda *x: attention(*x, causal=True, return_lse=True, deterministic=False), given, torch.ones_like(given[0]), torch.ones(1, 2, 19))
+    assert all(torch.equal(a, b) for a, b in zip(given, copies))
+
+
+FAR = {  # (shape, strides, elements from one tensor to the next: all four lie in one storage, which a CPU gives pages only where they are touched)
+    "batch": ((2, 1, 17, 16), (2**31 + 64, 272, 16, 1), 272),
+    "n": ((1, 1, 33, 16), (1, 1, 2**31 // 31, 1), 16),
+    "n in one tile": ((1, 1, 17, 16), (1, 1, 2**31 // 15, 1), 16),
+    "head_dim": ((1, 1, 17, 16), (1, 1, 1, 2**31 // 12), 17),
+}
+
+
+@pytest.mark.parametrize("place", FAR)
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_offsets_past_two_to_the_31(place, deterministic):
+    shape, strides, apart = FAR[place]
+    near = [torch.randn(shape, dtype=torch.float16, device=DEVICE) for _ in range(4)]
+    storage = torch.empty(sum((n - 1) * s for n, s in zip(shape, strides)) + 1 + 4 * apart, dtype=torch.float16, device=DEVICE)
+    q, k, v, do = (storage.as_strided(shape, strides, number * apart).copy_(x) for number, x in enumerate(near))
+    dlse = do[..., 0]
+
+    def f(*leaves):
+        return attention(*leaves, return_lse=True, deterministic=deterministic)
+
+    for a, b in zip(outcome(f, (q, k, v), do, dlse), outcome(f, near[:3], near[3], near[3][..., 0])):
+        torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-3)
+
+
+def test_the_grid_has_one_axis_which_takes_more_than_65535_programs():
+    q, k, v = (torch.zeros(70000, 1, 1, 1, device=DEVICE, requires_grad=True) for _ in range(3))
+    for deterministic, kernels in ((True, ["delta_kernel", "keys_kernel", "queries_kernel"]), (False, ["delta_kernel", "keys_kernel"])):
+        seen = []
+        with triton_hooks.launches(lambda launch: seen.append((launch.kernel.__name__, launch.grid))):
+            attention(q, k, v, deterministic=deterministic).sum().backward()
+        assert seen == [(name, (70000,)) for name in ("forward_kernel", *kernels)]
+
+
+# -- masks of a user ---------------------------------------------------------------------------------------------------------
+@register
+class squared_bias:
+    """Does arithmetic in the dtype of its tensor."""
+
+    @triton.jit
+    def score(score, batch, head, i, j, bias):
+        return score + tl.load(bias + j) * tl.load(bias + j)
+
+    @triton.jit
+    def dscore(score, batch, head, i, j, bias):
+        return 1.0
+
+
+def test_a_mask_s_bfloat16_tensor_is_right_in_the_interpreter_too():
+    q, k, v = (x.requires_grad_() for x in tensors())
+    bias = torch.randn(11, device=DEVICE).bfloat16()
+    given, exact = (attention(q, k, v, mask=squared_bias(b)) for b in (bias, bias.float()))
+    assert (given - exact).abs().max() < 2e-2  # of bfloat16's rounding, on a GPU
+    (dq,), (right,) = (torch.autograd.grad(o.sum(), q) for o in (given, exact))
+    assert (dq - right).abs().max() < 2e-2
+
+
+def test_every_product_is_asked_for_in_ieee():
+    """The interpreter computes no other; on a GPU float32 would be TF32 unless each tl.dot says no."""
+    dots = [
+        (path.name, node.lineno, {word.arg: getattr(word.value, "value", None) for word in node.keywords}.get("input_precision"))
+        for path in (Path(inspect.getfile(attention)).with_name(name) for name in ("forward.py", "backward.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.dot"
+    ]
+    assert len(dots) >= 10 and [dot for dot in dots if dot[2] != "ieee"] == []
+
+
+# -- operators -----------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("whole", [True, False], ids=["with_all", "with_least"])
+def test_opcheck_of_the_backward_operator(whole):
+    q, k, v = tensors(5, 6, heads=4, kv_heads=2)
+    sink, mask = (torch.zeros(4, device=DEVICE), masks.causal() & checkered(2, torch.ones(4, device=DEVICE))) if whole else (None, masks.Mask())
+    o, lse = attention(q, k, v, sink=sink, mask=mask, return_lse=True)
+    dlse = torch.ones_like(lse) if whole else None
+    torch.library.opcheck(torch.ops.flashlab.attention_backward.default, (q, k, v, o, lse, torch.ones_like(o), dlse, sink, 0.3, *mask.encode(), whole))
+
+
+def test_opcheck_of_the_forward_operator_in_half_precision():
+    q, k, v = tensors(5, 6, heads=4, kv_heads=2, dtype="float16")
+    torch.library.opcheck(torch.ops.flashlab.attention_forward.default, (q, k, v, torch.zeros(4, device=DEVICE), 0.3, *masks.causal().encode(), True))
+
+
+def whole_loss(q, k, v, weight, sink):
+    o, lse = attention(q, k, v, causal=True, mask=checkered(2, weight), sink=sink, scale=0.3, return_lse=True, deterministic=False)
+    return o.square().sum() + lse.sum()
+
+
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)]  # on a CPU inductor calls a C++ compiler for 40 s
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_fullgraph_with_everything_and_for_other_sizes(backend, dynamic):
+    torch.compiler.reset()
+    compiled = torch.compile(whole_loss, fullgraph=True, backend=backend, dynamic=dynamic)
+    for n_k in (11, 14):
+        q, k, v = (x.requires_grad_() for x in tensors(9, n_k, heads=4, kv_heads=2))
+        given = (q, k, v, torch.full((4,), 0.1, device=DEVICE), torch.zeros(4, device=DEVICE, requires_grad=True))
+        leaves = (q, k, v, given[4])
+        loss, right = compiled(*given), whole_loss(*given)
+        torch.testing.assert_close(loss, right)
+        torch.testing.assert_close(torch.autograd.grad(loss, leaves), torch.autograd.grad(right, leaves), rtol=1e-4, atol=1e-5)
+
+
+def test_an_exported_graph_holds_the_operator_and_takes_other_sizes():
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attention(q, k, v, mask=masks.window(3, 0), return_lse=True)
+
+    n_k = torch.export.Dim("n_k", min=2, max=64)
+    exported = torch.export.export(Model(), tensors(), dynamic_shapes=({}, {2: n_k}, {2: n_k}))
+    assert [str(node.target) for node in exported.graph.nodes if "flashlab" in str(node.target)] == ["flashlab.attention_forward.default"]
+    for n in (11, 20):
+        torch.testing.assert_close(exported.module()(*tensors(9, n)), Model()(*tensors(9, n)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_computes_in_its_dtype_and_gives_gradients_in_theirs(dtype):
+    q, k, v = (x.requires_grad_() for x in tensors())
+    with torch.autocast(DEVICE, dtype=dtype):
+        o, lse = attention(q, k.to(dtype), v, causal=True, return_lse=True)
+    lower = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
+    right, right_lse = attention(*lower, causal=True, return_lse=True)
+    assert o.dtype == dtype and lse.dtype == torch.float32 and torch.equal(o, right) and torch.equal(lse, right_lse)
+    grads = torch.autograd.grad(o.float().sum() + lse.sum(), (q, k, v))
+    expected = torch.autograd.grad(right.float().sum() + right_lse.sum(), lower)
+    assert all(a.dtype == torch.float32 and torch.equal(a, b.float()) for a, b in zip(grads, expected))
+    with torch.autocast(DEVICE, dtype=dtype, enabled=False):
+        assert attention(q, k, v).dtype == torch.float32
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        (((1, 2, 3, 8), (2, 2, 3, 8), (2, 2, 3, 8)), "k has batch 2, but q has 1; q, k and v need the same batch."),
+        (((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 3, 4)), "v has head_dim 4, but q has 8; a score is a dot product, so both need the same head_dim."),
+        (((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 5, 8)), "v has 5 rows, but k has 3; every key needs one value row."),
+        (
+            ((1, 6, 3, 8), (1, 3, 3, 8), (1, 2, 3, 8)),
+            "kv_heads is (3, 2), but heads is 6; heads must be a multiple of kv_heads, so that each key head serves the same number of query"
+            " heads. Pass one of 1, 2, 3, 6.",
+        ),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(shapes, message):
+    with pytest.raises(ValueError) as caught:
+        attention(*(torch.zeros(shape, device=DEVICE) for shape in shapes))
+    assert str(caught.value) == message
+
+
+def test_a_sink_on_another_device_is_named():
+    q, k, v = tensors()
+    elsewhere = "cpu" if DEVICE == "cuda" else "meta"
+    with pytest.raises(ValueError) as caught:
+        attention(q, k, v, sink=torch.zeros(2, device=elsewhere))
+    assert str(caught.value) == (
+        f"sink has shape (2,) on {elsewhere}; it must be one number for each query head, shape (2,), on {q.device}. Pass e.g."
+        " torch.zeros(heads, device=q.device)."
+    )
+
+
+def test_a_second_derivative_of_lse_is_refused_under_both_variants():
+    for deterministic in (True, False):
+        q, k, v = (x.requires_grad_() for x in tensors())
+        (dq,) = torch.autograd.grad(attention(q, k, v, return_lse=True, deterministic=deterministic)[1].sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match="^a second derivative was asked for, but attention's backward pass has none"):
+            torch.autograd.grad(dq.sum(), k)
+
+
+# -- large, on a GPU -------------------------------------------------------------------------------------------------------------------
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [True, False], ids=["two_kernels", "fused"])
+def test_the_gradients_of_128k_keys_allocate_nothing_quadratic(deterministic):
+    n, d = 131072, 128
+    packed = torch.randn(1, n, 3, 1, d, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    q, k, v = (x.transpose(1, 2) for x in packed.unbind(2))
+    do = torch.randn(1, 1, n, d, dtype=torch.bfloat16, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    o, lse = attention(q, k, v, causal=True, return_lse=True, deterministic=deterministic)
+    gradients = torch.autograd.grad(o, (q, k, v), do)
+    torch.cuda.synchronize()
+    extra = torch.cuda.max_memory_allocated() - before - sum(x.nbytes for x in (o, lse, *gradients))
+    statistics, sums = 2 * n * 4, 0 if deterministic else n * d * 4  # delta and room for one more; dq in float32
+    assert extra <= statistics + sums + 2**21 and all(x.isfinite().all() for x in gradients)
+
+
+@pytest.mark.gpu
+def test_gradients_of_more_heads_than_65535():
+    q, k, v = tensors(3, 3, 16, heads=1, batch=70000, dtype="float16")
+    do = torch.ones_like(q)
+    whole, last = (outcome(lambda *x: attention(*x, return_lse=True), [x[part] for x in (q, k, v)], do[part], do[part][..., 0]) for part in (slice(None), slice(-1, None)))
+    assert all(torch.equal(a[-1:], b) for a, b in zip(whole, last))
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_gpu_that_is_not_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    q, k, v = tensors(33, 21, 64, dtype="float16")
+    there = [x.to("cuda:1") for x in (q, k, v)]
+    do = torch.ones_like(q)
+    here, other = (outcome(lambda *x: attention(*x, return_lse=True), x, do.to(x[0].device), do[..., 0].to(x[0].device)) for x in ((q, k, v), there))
+    assert torch.cuda.current_device() == 0 and all(b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(here, other))
