@@ -325,7 +325,7 @@ def test_the_grid_has_one_axis_which_takes_more_than_65535_programs():
         seen = []
         with triton_hooks.launches(lambda launch: seen.append((launch.kernel.__name__, launch.grid))):
             attention(q, k, v, deterministic=deterministic).sum().backward()
-        assert seen == [(name, (70000,)) for name in ("forward_kernel", *kernels)]
+        assert seen == [(name, (70000, 1, 1)) for name in ("forward_kernel", *kernels)]
 
 
 # -- masks of a user ---------------------------------------------------------------------------------------------------------

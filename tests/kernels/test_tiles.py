@@ -13,19 +13,9 @@ from flashlab import runtime  # before triton
 import pytest
 import torch
 
-from flashlab.kernels.tiles import BACKWARD, FORWARD, can_be_described, heads_at_once, look_up
+from flashlab.kernels.tiles import can_be_described, heads_at_once
 
 HERE = Path(__file__).parent
-
-
-@pytest.mark.parametrize("arch, line", [(75, 80), (80, 80), (86, 80), (89, 80), (90, 90), (100, 90), (120, 90)])
-def test_a_gpu_takes_the_line_of_the_newest_one_that_is_not_newer(arch, line):
-    assert [look_up(FORWARD, arch, d) for d in (1, 64, 65, 128, 129, 256)] == [FORWARD[line, d] for d in (64, 64, 128, 128, 256, 256)]
-
-
-def test_the_backward_table_has_every_line_that_it_can_be_asked_for():
-    for arch in (80, 86, 90, 100, 120):
-        assert all(look_up(BACKWARD, arch, d) for d in (1, 63, 64, 80, 128, 192, 256))
 
 
 HALF = torch.float16
@@ -46,7 +36,7 @@ HALF = torch.float16
     ],
 )
 def test_what_tma_can_read(dtype, shape, strides, fits):
-    assert can_be_described(dtype, shape, strides) == fits
+    assert can_be_described(torch.empty_strided(shape, strides, dtype=dtype, device="meta")) == fits
 
 
 def test_heads_at_once_share_the_l2_and_are_never_none():
