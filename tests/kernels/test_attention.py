@@ -145,7 +145,8 @@ def test_an_incoming_gradient_may_have_any_strides(view):
         return attention(*leaves, causal=True, return_lse=True)
 
     strided, contiguous = outcome(f, leaves, do, dlse), outcome(f, leaves, do.contiguous(), dlse.contiguous())
-    assert all(torch.equal(a, b) for a, b in zip(strided, contiguous))
+    for a, b in zip(strided, contiguous):  # on a GPU the sums of delta may take another order
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("n_q, n_k", [(16, 21), (21, 16)])
@@ -236,10 +237,10 @@ def test_nan_in_keys_and_queries_past_the_end_does_not_leak(deterministic):
 
 
 def test_nan_in_tiles_that_nobody_sees_does_not_leak_into_gradients():
-    q, k, v = tensors(16, 48, 8)
-    mask, do = masks.window(8, 0), torch.ones_like(q)  # queries 32 to 47 see keys 24 to 47: the tile of keys 0 to 15 is nobody's
+    q, k, v = tensors(16, 160, 8)
+    mask, do = masks.window(8, 0), torch.ones_like(q)  # queries 144 to 159 see keys 136 to 159: tiles up to key 127 are nobody's
     clean = outcome(lambda *x: attention(*x, mask=mask, return_lse=True), (q, k, v), do, do[..., 0])
-    k[:, :, :16], v[:, :, :16] = NAN, NAN
+    k[:, :, :128], v[:, :, :128] = NAN, NAN
     for deterministic in (True, False):
         dirty = outcome(lambda *x: attention(*x, mask=mask, return_lse=True, deterministic=deterministic), (q, k, v), do, do[..., 0])
         assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(clean, dirty))
