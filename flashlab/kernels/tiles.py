@@ -116,6 +116,10 @@ FORWARD = {
     (90, 128): Tile(128, 64, 8, 2, 128),
     (90, 256): Tile(128, 64, 8, 2, overlap=True),
 }
+# Instead, where a mask hides keys and n_k is at most SHORT: a program sees few tiles then, and half of the last one is hidden.
+#   64   narrower tiles, and at most 128 registers: four programs share a multiprocessor
+SHORT = 2048
+FORWARD_SHORT = FORWARD | {(90, 64): Tile(64, 64, 4, 2, 128)}
 # (architecture, head_dim up to): 16-bit backward: keys (dk and dv, together or apart), queries (dq), fused.
 #   64, 128   64 x 64 with one warpgroup: two accumulators of 64 rows just fit, and two or three programs share a multiprocessor
 #   256       dk and dv apart, since two accumulators of 256 columns do not fit; sm_100 has less shared memory to spare for dq,
@@ -158,18 +162,19 @@ def look_up(table: dict, arch: int, head_dim: int, shared: int) -> Tile:
     return table[known, min(d for a, d in table if a == known and d >= head_dim)]
 
 
-def forward_tile(q: torch.Tensor) -> Tile:
-    """The forward kernel's tile for this q."""
-    return forward_tile_for(architecture(q.device), q.shape[3], q.dtype == torch.float32, shared_memory(q.device))
+def forward_tile(q: torch.Tensor, n_k: int, limited: bool) -> Tile:
+    """The forward kernel's tile for this q and as many keys; limited: some mask hides keys."""
+    short = limited and n_k <= SHORT
+    return forward_tile_for(architecture(q.device), q.shape[3], q.dtype == torch.float32, shared_memory(q.device), short)
 
 
 @cache
-def forward_tile_for(arch: int, head_dim: int, float32: bool, shared: int) -> Tile:
+def forward_tile_for(arch: int, head_dim: int, float32: bool, shared: int, short: bool = False) -> Tile:
     if arch == 0:
         return INTERPRETED
     if float32:
         return FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= head_dim)]
-    return look_up(FORWARD, arch, head_dim, shared)
+    return look_up(FORWARD_SHORT if short else FORWARD, arch, head_dim, shared)
 
 
 def backward_tiles(q: torch.Tensor) -> BackwardTiles:
