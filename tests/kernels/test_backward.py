@@ -90,6 +90,12 @@ def test_masks(name, fused):
     check(*tensors(19, 25, 8), mask=mask, fused=fused, **oracle)
 
 
+@pytest.mark.parametrize("fused", [False, True], ids=["two_kernels", "fused"])
+def test_partly_seen_tiles_lie_on_both_sides_of_whole_ones(fused):
+    """The queries of places 34 to 49 see some of keys 0 to 15, all of 16 to 47, and some of 48 to 79; keys are seen likewise."""
+    check(*tensors(72, 90, 8, heads=1), mask=masks.window(40, 26), fused=fused, see=lambda i, j: (j >= i - 40) & (j <= i + 26))
+
+
 def test_rows_that_see_nothing_get_zero_and_give_nothing():
     q, k, v = tensors(20, 4, 8)
     dq, dk, dv = ours(q, k, v, torch.ones_like(q), torch.ones(q.shape[:3], device=DEVICE), masks.causal(), 0.3, False)
