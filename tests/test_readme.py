@@ -71,4 +71,4 @@ def test_what_is_said_of_the_ratios_is_so():
     assert slower == {("forward", "128"), ("forward", "256"), ("backward", "64"), ("backward", "128"), ("backward", "256")}
     goals = {(pass_, peer, size): goal for pass_, of in report.GOALS.items() for peer, by in of.items() for size, goal in by.items()}
     missed = {at for at, goal in goals.items() if report.geometric_mean(recorded(at[0]), "triton", at[1], at[2]).ratio < goal}
-    assert missed == {("forward", "sdpa-flash", 64)} and "(forward, head_dim 64: 1.60 × flash)" in said
+    assert not missed and "missed" not in said

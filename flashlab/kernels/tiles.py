@@ -32,15 +32,16 @@ multiprocessor instead of two, 421 / 298. dk and dv in one kernel at head_dim 25
 they give 461 / 472 (as if they were the whole backward pass). Atomics: 5 products instead of 7, yet each waits for dscores
 to pass through shared memory and dq adds 4 bytes an element a tile pair to the L2; the two kernels win at every head_dim.
 
-Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl): forward 1.56, 1.72 and
-1.81 times SDPA's flash kernel at head_dim 64, 128 and 256, and 1.01, 0.93 and 0.85 times cuDNN; backward 1.42, 1.51 and 1.34,
-and 0.85, 0.79 and 0.84.
+At head_dim 64 short causal rows were left. At n = 1,024 a program sees four or five tiles of 128 keys, of which the last is
+half hidden; 64 x 64 tiles with at most 128 registers give 315 there instead of 283, 394 instead of 376 at 2,048, but lose at
+4,096 (444 / 454) and without a mask (453 / 472 at 2,048): so n and the masks choose too (FORWARD_SHORT). Leaving out the
+care for rows without a key where tiles are seen whole gave 0.7 percent at 64 and 1 at 128, and cost 5 to 11 at 256, where
+the compiler then orders the loop otherwise. Row sums kept as eight columns a row until the end: up to 5 percent slower, for
+their registers.
 
-What stands between head_dim 64 and 1.6 times: short causal rows. From n = 4,096 on it is 1.57 to 1.72; at 1,024 causal 1.32.
-There a program sees four or five tiles of 128 keys, of which the last is half hidden; 64 x 64 tiles with 128 registers give 315
-instead of 283 at n 1,024, 394 instead of 376 at 2,048, and lose at 4,096 (444 / 454) and without a mask (453 / 472 at 2,048).
-A tile chosen by n and mask as well would bring the mean to 1.59. Leaving out the care for rows without a key where a tile
-is seen whole: 0.7 percent. Row sums kept as eight columns a row until the end: up to 5 percent slower, for their registers.
+Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
+and 1.40 times SDPA's flash kernel): forward 1.61, 1.73 and 1.70 at head_dim 64, 128 and 256, and 1.03, 0.93 and 0.80 times
+cuDNN; backward 1.42, 1.52 and 1.34 (aim 1.25, 1.40, 1.00), and 0.85, 0.79 and 0.84.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """Compile a kernel for a GPU that is not here, and read what the compiler says of it. Run as a script: interpreter off.
 
     TRITON_INTERPRET=0 python tests/kernels/kernel_compile.py 90 forward 128 bfloat16 causal
+
+Without arguments it takes a JSON list of compile_for's arguments on standard input and prints one of their resources.
 """
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import re
 import subprocess
@@ -95,8 +99,9 @@ def arguments(kernel, head_dim, dtype, names, tile, descriptors, ragged=False, *
 def compile_for(kernel_name, arch, head_dim, dtype, names="", tile=None, descriptors=None, ragged=False):
     """(the compiled kernel, its resources): forward, keys, dk, dv, queries or fused, by default with the library's own tile."""
     from flashlab.kernels import backward, forward
-    from flashlab.kernels.tiles import DESCRIPTORS, backward_tiles_for, forward_tile_for
+    from flashlab.kernels.tiles import DESCRIPTORS, Tile, backward_tiles_for, forward_tile_for
 
+    tile = Tile(*tile) if tile else None
     float32 = dtype == "float32"
     descriptors = arch in DESCRIPTORS and not float32 if descriptors is None else descriptors
     if kernel_name == "forward":
@@ -111,6 +116,30 @@ def compile_for(kernel_name, arch, head_dim, dtype, names="", tile=None, descrip
     return compiled, resources(compiled, arch)
 
 
+def launched(arch, head_dim):
+    """The names of the kernels that the library launches for 16-bit tensors on sm_`arch`: dk and dv apart, or together."""
+    from flashlab.kernels.tiles import backward_tiles_for
+
+    keys = backward_tiles_for(arch, head_dim, False, MAX_SHARED[arch]).keys
+    return ["forward", *(["keys"] if len(keys) == 1 else ["dk", "dv"]), "queries", "fused"]
+
+
+def of_causal(one):
+    """The resources of one kernel with a causal mask."""
+    return compile_for(**one, names="causal")[1]
+
+
+def compile_all(wanted):
+    """The resources of each, compiled by one process for each core, which are forked once Triton is imported."""
+    from flashlab.kernels import backward, forward  # noqa: F401
+
+    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(wanted))) as pool:
+        return pool.map(of_causal, wanted, chunksize=1)
+
+
 if __name__ == "__main__":
-    arch, kernel_name, head_dim, dtype, names = (*sys.argv[1:], "")[:5]
-    print(compile_for(kernel_name, int(arch), int(head_dim), dtype, names)[1])
+    if len(sys.argv) == 1:
+        print(json.dumps(compile_all(json.load(sys.stdin))))
+    else:
+        arch, kernel_name, head_dim, dtype, names = (*sys.argv[1:], "")[:5]
+        print(compile_for(kernel_name, int(arch), int(head_dim), dtype, names)[1])

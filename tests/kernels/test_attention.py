@@ -283,10 +283,10 @@ def test_uninitialised_memory_is_never_read(deterministic):
     assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(usual, filled))
 
 
-def test_twenty_runs_give_the_same_bits():
+def test_the_same_bits_come_every_time():
     q, k, v = tensors(17, 17, 8, heads=1, dtype="float16")
     do, dlse = torch.randn_like(q), torch.randn(q.shape[:3], device=DEVICE)
-    first, *others = (outcome(lambda *x: attention(*x, causal=True, return_lse=True), (q, k, v), do, dlse) for _ in range(20))
+    first, *others = (outcome(lambda *x: attention(*x, causal=True, return_lse=True), (q, k, v), do, dlse) for _ in range(20 if DEVICE == "cuda" else 2))
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other))
 
 

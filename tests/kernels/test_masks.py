@@ -39,6 +39,12 @@ MASKS = {
 }
 
 
+WIDE = {  # the queries of places 34 to 49 see some of keys 0 to 15, all of 16 to 47, and some of 48 to 79
+    "window": (masks.window(40, 26), {"see": lambda i, j: (j >= i - 40) & (j <= i + 26)}),
+    "alibi & window": (masks.alibi(SLOPES[:1]) & masks.window(40, 26), {"see": lambda i, j: (j >= i - 40) & (j <= i + 26), "rescore": lambda s, i, j: s - 0.5 * (i - j).abs()}),
+}
+
+
 @pytest.mark.parametrize("n_q, n_k", [(20, 20), (17, 39), (39, 17)])
 @pytest.mark.parametrize("name", MASKS)
 def test_forward(name, n_q, n_k):
@@ -48,6 +54,19 @@ def test_forward(name, n_q, n_k):
     exact, exact_lse = standard(*(x.double() for x in (q, k, v)), scale=0.5, **oracle)
     within_budget("o", o, standard(q, k, v, scale=0.5, **oracle)[0], exact.cpu())
     assert torch.equal(lse == -torch.inf, exact_lse == -torch.inf)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlapped"])
+@pytest.mark.parametrize("name", WIDE)
+def test_partly_seen_tiles_lie_on_both_sides_of_whole_ones(name, overlap):
+    """The loop over them must jump from one side to the other: for keys, for their places and for values."""
+    mask, oracle = WIDE[name]
+    q, k, v = AttentionProblem(72, 90, 8, dtype="float32").tensors(0, DEVICE)
+    o, lse = forward(q, k, v, *decode(*mask.encode()), 0.5, tile=Tile(16, 16, 4, 1, overlap=overlap))
+    exact, exact_lse = standard(*(x.double() for x in (q, k, v)), scale=0.5, **oracle)
+    plain, plain_lse = standard(q, k, v, scale=0.5, **oracle)
+    within_budget("o", o, plain, exact.cpu())
+    within_budget("lse", lse, plain_lse, exact_lse.cpu())
 
 
 @triton.jit

@@ -13,13 +13,17 @@ from flashlab import runtime  # before triton
 import pytest
 import torch
 
+import kernel_compile
+from flashlab.hardware_table import ROWS
 from flashlab.kernels import tiles
-from flashlab.kernels.tiles import FORWARD, FORWARD_SHORT, SHORT, can_be_described, heads_at_once
+from flashlab.kernels.tiles import BACKWARD, FORWARD, FORWARD_SHORT, SHARED, SHORT, can_be_described, heads_at_once, look_up
+from kernel_compile import MAX_SHARED, launched
 
 HERE = Path(__file__).parent
 
-
 HALF = torch.float16
+FEW = 16  # registers: with no more than these, the compiler gave up and left a kernel that only traps
+
 
 
 @pytest.mark.parametrize(
@@ -47,22 +51,76 @@ def test_heads_at_once_share_the_l2_and_are_never_none():
     assert [at_once(n) for n in (0, 16, 4096, 2**20)] == [128, 128, 16, 1] and at_once(4096, 4) == 4
 
 
-POINTERS = """
-import json, sys
-sys.path.insert(0, {here!r})
-from kernel_compile import MAX_SHARED, compile_for
-for kernel in ("forward", "fused"):
-    used = compile_for(kernel, 90, 128, "bfloat16", "causal", descriptors=False, ragged=True)[1]
-    print(json.dumps([kernel, used["shared"], MAX_SHARED[90], used["registers"]]))
-"""
+@pytest.mark.parametrize("table", [FORWARD, BACKWARD], ids=["forward", "backward"])
+@pytest.mark.parametrize("head_dim, line", [(5, 64), (64, 64), (80, 128), (256, 256)])
+def test_gpus_with_less_shared_memory_take_lines_that_need_less(table, head_dim, line):
+    for arch in (80, 86, 87, 89, 120, 121):
+        shared = MAX_SHARED[80] if arch in (80, 87) else MAX_SHARED[86]
+        assert look_up(table, arch, head_dim, shared) == table[80, line], arch
+    for arch in (90, 100, 103):
+        known = max(a for a, _ in table if a <= arch)
+        assert look_up(table, arch, head_dim, MAX_SHARED[90]) == table[known, line], arch
 
 
-def test_tiles_fit_where_strides_leave_only_pointers_and_ends_are_ragged():
-    code = POINTERS.format(here=str(HERE))
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+def test_limits_are_those_of_the_data_sheets():
+    sheets = {10 * row["compute_capability"][0] + row["compute_capability"][1]: row["sram_bytes_per_block"] for row in ROWS if row["compute_capability"]}
+    assert MAX_SHARED == {arch: most for arch, most in sheets.items() if arch >= 80}
+    for a, _ in FORWARD | BACKWARD:
+        assert SHARED[a] <= MAX_SHARED[a]
+
+
+# -- compiled ----------------------------------------------------------------------------------------------------------
+DTYPES = {64: "bfloat16", 128: "float16", 256: "bfloat16"}  # of each head_dim; the tile is the same for both
+ARCHITECTURES = (80, 90, 100, 120)  # sm_86 and sm_89 take sm_80's lines and compile like it: the last test
+POINTERS = [{"kernel_name": name, "arch": 90, "head_dim": 128, "dtype": "bfloat16", "descriptors": False, "ragged": True} for name in ("forward", "fused")]
+NARROW = [{"kernel_name": "forward", "arch": 90, "head_dim": 64, "dtype": "bfloat16", "tile": FORWARD_SHORT[90, 64]}]
+SM_86 = [{"kernel_name": "queries", "arch": 86, "head_dim": head_dim, "dtype": dtype} for head_dim, dtype in DTYPES.items()]
+
+
+def of_table(arch, head_dim):
+    """The kernels that the library launches there, each with its tile of the table."""
+    return [{"kernel_name": name, "arch": arch, "head_dim": head_dim, "dtype": DTYPES[head_dim]} for name in launched(arch, head_dim)]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """What the compiler says of one kernel, given its dict. All are compiled at once, in processes without the interpreter.
+
+    Triton's cache is this run's own: what another run left would hide what this one finds.
+    """
+    wanted = [*POINTERS, *NARROW, *SM_86] + [one for arch in ARCHITECTURES for head_dim in DTYPES for one in of_table(arch, head_dim)]
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
+    done = subprocess.run([sys.executable, kernel_compile.__file__], input=json.dumps(wanted), env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(lines) == 2 and all(shared <= most and registers > 16 for _, shared, most, registers in lines), lines
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert len(said) == len(wanted)
+    return lambda one: said[wanted.index(one)]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("head_dim", DTYPES)
+def test_every_tile_fits_the_shared_memory_of_its_gpu(compiled, arch, head_dim):
+    most = min(MAX_SHARED[arch], SHARED[80]) if arch == 80 else MAX_SHARED[arch]  # sm_80's lines serve GPUs with less
+    for one in of_table(arch, head_dim):
+        used = compiled(one)
+        assert used["shared"] <= most, (one, used)
+        assert used["registers"] > FEW, (one, used)
+
+
+def test_dk_and_dv_are_compiled_apart_where_the_table_has_two_tiles():
+    assert launched(90, 256) == ["forward", "dk", "dv", "queries", "fused"] and launched(80, 256) == ["forward", "keys", "queries", "fused"]
+
+
+def test_tiles_fit_where_strides_leave_only_pointers_and_ends_are_ragged(compiled):
+    for one in POINTERS + NARROW:
+        used = compiled(one)
+        assert used["shared"] <= MAX_SHARED[90] and used["registers"] > FEW, (one, used)
+
+
+def test_a_gpu_that_takes_sm_80_s_tiles_needs_sm_80_s_shared_memory(compiled):
+    """For sm_80 and sm_86 Triton makes the same code down to where it lays out shared memory: one kernel stands for all."""
+    for one in SM_86:
+        assert compiled(one)["shared"] == compiled(one | {"arch": 80})["shared"] and compiled(one)["registers"] > FEW
 
 
 INT64 = """

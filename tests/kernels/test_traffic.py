@@ -31,12 +31,12 @@ DEVICE = runtime.device()
 WARPS = 1  # of nobody else's tile: a launch whose compiled kernel is already known passes the hooks by
 
 
-def recorded(problem, *, mask=None, block_q=16, block_k=16, watch=(), fused=None):
+def recorded(problem, *, mask=None, block_q=16, block_k=16, watch=(), fused=None, overlap=False):
     """{kernel: Trace} of the forward pass, or of the backward pass where `fused` is given."""
     mask = (masks.causal() if problem.causal else Mask()) & (mask or Mask())
     functions, params = decode(*mask.encode())
     q, k, v = problem.tensors(device=DEVICE)
-    tile, traces = Tile(block_q, block_k, WARPS, 1), {}
+    tile, traces = Tile(block_q, block_k, WARPS, 1, overlap=overlap), {}
 
     def follow(launch):
         names = watch if launch.kernel.__name__ == "forward_kernel" else ()
@@ -153,6 +153,7 @@ def test_a_mask_that_is_a_table_is_never_read_past_its_end(n):
     traces = recorded(problem, mask=looked_up(table, n)) | recorded(problem, mask=looked_up(table, n), fused=False)
     assert all(any("table" in name or "mask" in name for name in one.tensor_names) for kernel, one in traces.items() if kernel != "delta_kernel")
 
+
 # -- the other order of the loop ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("sizes, blocks", SIZES, ids=["even", "ragged", "few_keys"])
@@ -173,3 +174,10 @@ def test_the_overlapped_loop_gives_the_same_and_moves_the_same(sizes, blocks, ca
     torch.testing.assert_close(other, o)
     torch.testing.assert_close(other_lse, lse)
     assert moved[0] == moved[1]
+
+
+@pytest.mark.parametrize("overlap, order", [(False, "q k v k v k v k v"), (True, "q k k v k v k v v")], ids=["plain", "overlapped"])
+def test_each_step_takes_the_next_tile_s_keys_after_its_own_values_or_before_them(overlap, order):
+    """Only this order tells the two loops apart: their numbers and their bytes are the same."""
+    traced = recorded(AttentionProblem(16, 64, 16, dtype="float32"), overlap=overlap)["forward_kernel"]
+    assert " ".join(e.tensor for e in traced if e.op == "load") == order
