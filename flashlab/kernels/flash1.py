@@ -68,13 +68,20 @@ def flash1_kernel(
             acc = o_tile * (old_sum * rescale)[:, None]  # multiplied back, and relative to the new maximum
             acc = tl.dot(weights.to(LAYOUT.dot), v_tile, acc, input_precision="ieee")
             o_tile = acc / tl.where(new_sum == 0, 1.0, new_sum)[:, None]  # a division for each row and each pass
+            tl.debug_barrier()  # all threads have read what is overwritten now
             store_tile(o, o_strides, batch, head, first, n_q, o_tile, BLOCK_Q, O_LAYOUT)  # write block_q · head_dim
             tl.store(max_row + rows, new_max, mask=rows < n_q)  # write block_q
             tl.store(sum_row + rows, new_sum, mask=rows < n_q)  # write block_q
 
 
-# head_dim up to: the tile for 16-bit tensors on any GPU.
-TILES = {64: Tile(128, 128, 8, 1), 128: Tile(64, 128, 4, 1), 256: Tile(64, 64, 4, 1)}
+# head_dim up to: the tile for 16-bit tensors on any GPU. Many keys a tile mean few passes over o. Against that: k, v and q,
+# and o in float32 on its way between layouts, share the 99 KiB of the smallest GPUs, and a thread has 255 registers (bytes
+# spilled, compiled for sm_90, full / causal). 8 warps, since a multiprocessor has one program or none; one stage, since a
+# prefetched o would need 64 KiB more.
+#   64   128 x 128: 64 KiB, no spills
+#   128  128 x 64: 96 KiB, 0 / 48; with 128 keys 128 KiB, 104 / 264
+#   256  16 x 64: 80 KiB, 528 / 520; with more rows 676 to 12,000
+TILES = {64: Tile(128, 128, 8, 1), 128: Tile(128, 64, 8, 1), 256: Tile(16, 64, 4, 1)}
 
 
 def tile_of(q: torch.Tensor) -> Tile:
