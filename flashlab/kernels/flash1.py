@@ -47,7 +47,7 @@ def flash1_kernel(
 
     for start in tl.range(0, n_k, BLOCK_K):
         start = tl.multiple_of(start, BLOCK_K)
-        tl.debug_barrier()  # what other threads wrote in the pass before is read in this one
+        tl.debug_barrier()  # what other threads wrote, at first or in the pass before, is read in this one
         k_tile = load_tile(k, k_strides, batch, kv_head, start, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
         v_tile = load_tile(v, v_strides, batch, kv_head, start, n_k, BLOCK_K, True, LAYOUT)  # read block_k · head_dim
         j = start + tl.arange(0, BLOCK_K)[None, :]
@@ -76,11 +76,11 @@ def flash1_kernel(
 
 # head_dim up to: the tile for 16-bit tensors on any GPU. Many keys a tile mean few passes over o. Against that: k, v and q,
 # and o in float32 on its way between layouts, share the 99 KiB of the smallest GPUs, and a thread has 255 registers (bytes
-# spilled, compiled for sm_90, full / causal). 8 warps, since a multiprocessor has one program or none; one stage, since a
-# prefetched o would need 64 KiB more.
-#   64   128 x 128: 64 KiB, no spills
+# spilled, full / causal, as Triton 3.9 compiles for sm_90; 3.6 spills 8 and 144). 8 warps, since a program has its
+# multiprocessor to itself where heads are few; one stage, since a prefetched o would need 64 KiB more.
+#   64   128 x 128: 64 KiB, 0 / 0
 #   128  128 x 64: 96 KiB, 0 / 48; with 128 keys 128 KiB, 104 / 264
-#   256  16 x 64: 80 KiB, 528 / 520; with more rows 676 to 12,000
+#   256  16 x 64: 80 KiB, 528 / 520; more rows spill 676 to 12,700
 TILES = {64: Tile(128, 128, 8, 1), 128: Tile(128, 64, 8, 1), 256: Tile(16, 64, 4, 1)}
 
 

@@ -224,7 +224,7 @@ given["O_LAYOUT"] = given["LAYOUT"]._replace(dot=tl.float32)
 compiled = compile_kernel(flash1_kernel, given, arch, tile.warps, tile.stages)
 print(json.dumps(resources(compiled, arch) | {{"barriers": len(re.findall(r"\\b(?:ttg|gpu)\\.barrier", compiled.asm["ttir"]))}}))
 """
-SPILLED = {64: 32, 128: 128, 256: 1024}  # bytes, of sm_80 to sm_90; see TILES
+SPILLED = {64: 64, 128: 256, 256: 1024}  # bytes; Triton 3.6 to 3.9 differ: 0 to 40, 0 to 144, 384 to 528
 
 
 @pytest.mark.parametrize(
