@@ -21,8 +21,8 @@ import triton
 import triton.language as tl
 
 from flashlab.kernels.primitives import INF, LOG2_E, load_tile, softmax_update, store_tile
-from flashlab.kernels.tiles import Tile, architecture, forward_tile, layout
-from flashlab.kernels.unfused import checked
+from flashlab.kernels.tiles import Tile, layout
+from flashlab.kernels.unfused import checked, small_tile
 
 
 @triton.jit
@@ -86,9 +86,7 @@ TILES = {64: Tile(128, 128, 8, 1), 128: Tile(128, 64, 8, 1), 256: Tile(16, 64, 4
 
 def tile_of(q: torch.Tensor) -> Tile:
     """The tile for this q."""
-    if architecture(q.device) == 0 or q.dtype == torch.float32:
-        return forward_tile(q)
-    return TILES[min(d for d in TILES if d >= q.shape[3])]
+    return small_tile(q) or TILES[min(d for d in TILES if d >= q.shape[3])]
 
 
 def flash1(

@@ -24,7 +24,7 @@ from flashlab import runtime
 from flashlab.errors import error
 from flashlab.kernels.api import _check
 from flashlab.kernels.primitives import INF, LOG2_E, load_tile, store_tile
-from flashlab.kernels.tiles import Tile, architecture, forward_tile, layout
+from flashlab.kernels.tiles import FORWARD_FLOAT32, INTERPRETED, Tile, architecture, layout
 
 
 @triton.jit
@@ -95,11 +95,17 @@ ROW_A_WARP = 1024  # numbers of a row that one warp of the softmax kernel holds:
 MOST_WARPS = 16
 
 
+def small_tile(q: torch.Tensor) -> Tile | None:
+    """The tile in the interpreter and, on a GPU, for float32, which ordinary cores multiply; None for 16-bit tensors there."""
+    if architecture(q.device) == 0:
+        return INTERPRETED
+    return FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= q.shape[3])] if q.dtype == torch.float32 else None
+
+
 def tiles_of(q: torch.Tensor) -> tuple[Tile, Tile]:
     """The tiles of the scores kernel and of the product kernel for this q; they have the same block_q."""
-    if architecture(q.device) == 0 or q.dtype == torch.float32:
-        return forward_tile(q), forward_tile(q)
-    return TILES[min(d for d in TILES if d >= q.shape[3])]
+    small = small_tile(q)
+    return (small, small) if small else TILES[min(d for d in TILES if d >= q.shape[3])]
 
 
 def checked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> float:

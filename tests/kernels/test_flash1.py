@@ -17,9 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashlab.kernels import flash1 as flash1_file
+from flashlab.kernels import unfused as unfused_file
 from flashlab.kernels.flash1 import TILES, flash1, tile_of
-from flashlab.kernels.tiles import Tile
+from flashlab.kernels.tiles import FORWARD_FLOAT32, Tile
 from flashlab.problem import AttentionProblem
 from flashlab.reference.flash1 import flash1 as reference
 from flashlab.traffic.interpreter import trace
@@ -243,8 +243,9 @@ def test_few_spills_shared_memory_of_the_smallest_gpu_is_enough_and_threads_wait
 
 @pytest.mark.parametrize("head_dim, line", [(5, 64), (64, 64), (65, 128), (256, 256)])
 def test_the_tiles_of_a_gpu(monkeypatch, head_dim, line):
-    monkeypatch.setattr(flash1_file, "architecture", lambda device: 90)
+    monkeypatch.setattr(unfused_file, "architecture", lambda device: 90)
     assert tile_of(torch.empty(1, 1, 1, head_dim, dtype=torch.float16)) == TILES[line]
+    assert tile_of(torch.empty(1, 1, 1, head_dim)) == FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= head_dim)]
 
 
 @pytest.mark.gpu

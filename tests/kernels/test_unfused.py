@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashlab.kernels import unfused as unfused_file
-from flashlab.kernels.tiles import Tile
+from flashlab.kernels.tiles import FORWARD_FLOAT32, Tile
 from flashlab.kernels.unfused import TILES, tiles_of, unfused
 from flashlab.problem import AttentionProblem
 from flashlab.traffic.interpreter import trace
@@ -245,6 +245,7 @@ def test_the_tiles_of_a_gpu(monkeypatch, head_dim, line):
     monkeypatch.setattr(unfused_file, "architecture", lambda device: 90)
     of_scores, of_product = tiles_of(torch.empty(1, 1, 1, head_dim, dtype=torch.float16))
     assert (of_scores, of_product) == TILES[line] and of_scores.block_q == of_product.block_q
+    assert set(tiles_of(torch.empty(1, 1, 1, head_dim))) == {FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= head_dim)]}
 
 
 @pytest.mark.gpu
