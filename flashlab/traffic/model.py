@@ -84,6 +84,18 @@ def standard_traffic(problem: AttentionProblem) -> Traffic:
     return _traffic(fused_traffic(problem).by_tensor | passes)
 
 
+def unfused_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
+    """Standard attention in tiles of scores (kernels/unfused.py): q for each tile of keys, k and v for each tile of queries.
+
+    In elements of one head, with T_q = ⌈n_q / block_q⌉ and T_k = ⌈n_k / block_k⌉: 4·n_q·n_k + n_q·d·(T_k + 1) +
+    2·n_k·d·T_q; the same with causal. Whatever number of keys the product weights · v takes at once, it reads v so often.
+    """
+    e, d, each = problem.element_bytes, problem.head_dim, problem.batch * problem.heads
+    tiles_q, tiles_k = -(-problem.n_q // check_size("block_q", block_q)), -(-problem.n_k // check_size("block_k", block_k))
+    again = {("q", "load"): problem.n_q * tiles_k, ("k", "load"): problem.n_k * tiles_q, ("v", "load"): problem.n_k * tiles_q}
+    return _traffic(standard_traffic(problem).by_tensor | {key: each * rows * d * e for key, rows in again.items()})
+
+
 # -- Softmax of a score matrix ------------------------------------------------------------------------------------------
 def softmax_traffic(problem: AttentionProblem, *, passes: int) -> Traffic:
     """A softmax of one head's scores, read in `passes` passes: 3 and 2 write the weights; 1 goes on to o instead."""
@@ -113,16 +125,17 @@ def _rows_visited(problem: AttentionProblem, block_q: int, block_k: int) -> int:
     return int(((end_row - first_row) * visits).sum())
 
 
-def flash1_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
+def flash1_traffic(problem: AttentionProblem, *, block_q: int, block_k: int, float32_o: bool = False) -> Traffic:
     """FlashAttention-1: k and v once; q, o, row_max and row_sum for each pass over a k tile.
 
     Without causal, in elements of one head: 2·n_k·d + n_q·(3·d + 4)·⌈n_k / block_k⌉ + n_q·(d + 2), the last term being
-    the first fill of o, row_max and row_sum. Source: Dao et al. 2022, Algorithm 1 and Theorem 2.
+    the first fill of o, row_max and row_sum. `float32_o`: the unfinished o is kept as precise as the statistics, as a
+    GPU's kernels do (kernels/flash1.py). Source: Dao et al. 2022, Algorithm 1 and Theorem 2.
     """
     e, a, d = problem.element_bytes, problem.statistic_bytes, problem.head_dim
     rows_visited, each = _rows_visited(problem, block_q, block_k), problem.batch * problem.heads
     by_tensor = {("k", "load"): problem.n_k * d * e, ("v", "load"): problem.n_k * d * e, ("q", "load"): rows_visited * d * e}
-    for tensor, size in (("o", d * e), ("row_max", a), ("row_sum", a)):
+    for tensor, size in (("o", d * (a if float32_o else e)), ("row_max", a), ("row_sum", a)):
         by_tensor[tensor, "load"] = rows_visited * size
         by_tensor[tensor, "store"] = (rows_visited + problem.n_q) * size
     return _traffic({key: each * size for key, size in by_tensor.items()})

@@ -34,6 +34,7 @@ from flashlab.traffic.model import (
     softmax_traffic,
     standard_backward_traffic,
     standard_traffic,
+    unfused_traffic,
     visible_scores,
 )
 
@@ -102,12 +103,23 @@ def test_standard_by_hand():
     }  # fmt: skip
 
 
+def test_unfused_by_hand():
+    traffic = unfused_traffic(AttentionProblem(5, 7, 3, heads=4, kv_heads=2), block_q=2, block_k=3)  # 3 x 3 tiles a head
+    assert traffic.by_tensor == standard_traffic(AttentionProblem(5, 7, 3, heads=4)).by_tensor | {
+        ("q", "load"): 4 * 3 * 30, ("k", "load"): 4 * 3 * 42, ("v", "load"): 4 * 3 * 42,
+    }  # fmt: skip
+    assert traffic.bytes_moved == 4 * 2 * (4 * 5 * 7 + 5 * 3 * (3 + 1) + 2 * 7 * 3 * 3)
+    assert unfused_traffic(AttentionProblem(5, 7, 3, causal=True), block_q=5, block_k=7).by_tensor == standard_traffic(AttentionProblem(5, 7, 3)).by_tensor
+
+
 def test_flash1_by_hand():
     traffic = flash1_traffic(AttentionProblem(5, 7, 3), block_q=2, block_k=3)  # 3 passes over q
     assert traffic.by_tensor == {
         ("k", "load"): 42, ("v", "load"): 42, ("q", "load"): 90, ("o", "load"): 90, ("o", "store"): 120,
         ("row_max", "load"): 60, ("row_max", "store"): 80, ("row_sum", "load"): 60, ("row_sum", "store"): 80,
     }  # fmt: skip
+    precise = flash1_traffic(AttentionProblem(5, 7, 3), block_q=2, block_k=3, float32_o=True)
+    assert precise.by_tensor == traffic.by_tensor | {("o", "load"): 180, ("o", "store"): 240}
     e64 = flash1_traffic(AttentionProblem(5, 7, 3, dtype="float64"), block_q=2, block_k=3)  # one size of element: the docstring's formula
     assert e64.bytes_moved == 8 * (2 * 7 * 3 + 5 * (3 * 3 + 4) * 3 + 5 * (3 + 2))
 
