@@ -1,0 +1,302 @@
+"""The bytes that a GPU really moved: a workload runs under Nsight Compute, and each kernel it launches comes back counted.
+
+    count(workload, problem)                         one workload, on one problem
+    count_many([(workload, pass, problem), ...])     several in one process: to start ncu and torch takes about 8 s
+
+A workload is a name from WORKLOADS or a function of yours, FILE.py:function, called with q, k and v. It runs in a
+process of its own (flashlab/workloads.py), so nothing here imports a kernel.
+
+What is counted, kernel by kernel, with empty caches before each:
+    dram_bytes_read, dram_bytes_written   what passed between L2 and the GPU's memory (dram__bytes_read, _write). What a kernel
+                                          wrote and the L2 still holds when it ends is not in it.
+    l2_bytes                              what passed the L2's tag stage, in sectors of 32 bytes (lts__t_bytes): loads, stores and
+                                          atomics of all units, hits and misses alike; on GPUs whose L2 is in two halves (A100,
+                                          H100) what crosses between them too. Equal reads of neighbouring multiprocessors can be
+                                          merged before they get there, so it may be less than what the kernel asked for.
+    sm_bytes_read, sm_bytes_written       what the multiprocessors got from the L2 and sent to it (l1tex__m_xbar2l1tex_read_bytes,
+                                          l1tex__m_l1tex2xbar_write_bytes): the nearest to what a trace counts. None where a GPU
+                                          has no such counter.
+    shared_bytes                          128 bytes for each wavefront that load and store instructions took through shared memory
+                                          (l1tex__data_pipe_lsu_wavefronts_mem_shared), bank conflicts included. What TMA and the
+                                          tensor cores (wgmma) move there by themselves is not in it.
+    time_ms                               with empty caches and clocks as they are (gpu__time_duration): not a benchmark's time.
+    tensor_percent                        cycles in which the tensor cores worked (sm__pipe_tensor_cycles_active), of all cycles.
+    occupancy_percent, _limit_percent     warps at work, of those that the multiprocessors can hold: on average while they were
+                                          busy, and at most, given registers, shared memory and threads.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flashlab import runtime
+from flashlab.errors import error
+from flashlab.problem import AttentionProblem
+from flashlab.traffic import ncu
+
+# The names that flashlab/workloads.py knows (a test holds them equal) and the passes each has.
+BOTH = ("forward", "backward")
+WORKLOADS = {
+    "standard": BOTH, "unfused": ("forward",), "flash1": ("forward",), "triton": BOTH, "triton/fused": ("backward",),
+    "sdpa-flash": BOTH, "sdpa-cudnn": BOTH, "sdpa-efficient": BOTH, "sdpa-math": BOTH,
+}  # fmt: skip
+# {field of Launch: (what ncu calls it, what it is in, its factor)}.
+METRICS = {
+    "registers": ("launch__registers_per_thread", 1),
+    "sram_bytes": ("launch__shared_mem_per_block", 1),
+    "occupancy_percent": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
+    "occupancy_limit_percent": ("sm__maximum_warps_per_active_cycle_pct", 1),
+    "time_ms": ("gpu__time_duration.sum", 1),
+    "dram_bytes_read": ("dram__bytes_read.sum", 1),
+    "dram_bytes_written": ("dram__bytes_write.sum", 1),
+    "l2_bytes": ("lts__t_bytes.sum", 1),
+    "sm_bytes_read": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
+    "sm_bytes_written": ("l1tex__m_l1tex2xbar_write_bytes.sum", 1),
+    "shared_bytes": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 128),
+    "tensor_percent": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", 1),
+}
+OPTIONAL = {"sm_bytes_read", "sm_bytes_written", "shared_bytes", "tensor_percent"}  # None where a GPU does not have it
+FRACTIONS = {"occupancy_percent", "occupancy_limit_percent", "time_ms", "tensor_percent"}  # the others are whole numbers
+CHILD = [sys.executable, "-m", "flashlab.workloads"]
+MARKER = "marker_kernel"  # launched before each workload: its grid says which one
+SPARE_S = 60  # after the child's own time is up: ncu's last pass, and its table
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel as the hardware counted it; the module's docstring says what each number is."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    registers: int
+    sram_bytes: int
+    occupancy_percent: float
+    occupancy_limit_percent: float
+    time_ms: float
+    dram_bytes_read: int
+    dram_bytes_written: int
+    l2_bytes: int
+    sm_bytes_read: int | None
+    sm_bytes_written: int | None
+    shared_bytes: int | None
+    tensor_percent: float | None
+
+    def __repr__(self) -> str:
+        busy = "" if self.tensor_percent is None else f", tensor cores busy {self.tensor_percent:.0f} percent of the time"
+        return (
+            f"{self.kernel}: {self.dram_bytes_read:,} bytes read from DRAM, {self.dram_bytes_written:,} written,"
+            f" {self.l2_bytes:,} through the L2, {self.time_ms:.3g} ms{busy}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Counted:
+    """The launches of one workload on one problem, in order; `where` says where and when they were counted."""
+
+    workload: str
+    pass_: str
+    problem: AttentionProblem
+    launches: tuple[Launch, ...]
+    where: str = ""
+
+    def total(self, field: str) -> float:
+        """The sum of a field over the launches: total("l2_bytes"). A launch that has no such counter counts as nothing."""
+        return sum(getattr(one, field) or 0 for one in self.launches)
+
+    @property
+    def dram_bytes_read(self) -> int:
+        return self.total("dram_bytes_read")
+
+    @property
+    def dram_bytes_written(self) -> int:
+        return self.total("dram_bytes_written")
+
+    @property
+    def dram_bytes(self) -> int:
+        """Read and written."""
+        return self.dram_bytes_read + self.dram_bytes_written
+
+    @property
+    def l2_bytes(self) -> int:
+        return self.total("l2_bytes")
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.total("shared_bytes")
+
+    @property
+    def time_ms(self) -> float:
+        return self.total("time_ms")
+
+    def __repr__(self) -> str:
+        many = len(self.launches)
+        return (
+            f"{name(self)}: {many} launch{'es' * (many != 1)}, {self.dram_bytes_read:,} bytes read from DRAM,"
+            f" {self.dram_bytes_written:,} written, {self.l2_bytes:,} through the L2, {self.time_ms:.3g} ms"
+            + (f" ({self.where})" if self.where else "")
+        )
+
+
+@dataclass(frozen=True)
+class Uncounted:
+    """A workload that was not counted, and why. `failed`: it should have been."""
+
+    workload: str
+    pass_: str
+    problem: AttentionProblem
+    why: str
+    failed: bool = False
+
+
+Request = tuple[str, str, AttentionProblem]
+
+
+def name(one: Counted | Uncounted) -> str:
+    """Such as "triton forward, n 4,096, head_dim 128, causal"."""
+    p = one.problem
+    n = f"n {p.n_q:,}" if p.n_q == p.n_k else f"n_q {p.n_q:,}, n_k {p.n_k:,}"
+    return f"{one.workload} {one.pass_}, {n}, head_dim {p.head_dim}, {'causal' if p.causal else 'full'}"
+
+
+def check(workload: str, pass_: str) -> None:
+    """Raises LookupError for a workload or a pass that there is not, FileNotFoundError for a file."""
+    file, separator, _ = workload.rpartition(":")
+    if separator:
+        if not Path(file).is_file():
+            raise error("count_file", given=file)
+    elif workload not in WORKLOADS:
+        raise error("workload", given=workload, allowed=", ".join(WORKLOADS))
+    if pass_ not in WORKLOADS.get(workload, BOTH):
+        raise error("workload_pass", given=pass_, workload=workload, allowed=", ".join(WORKLOADS.get(workload, BOTH)))
+
+
+def count(workload: str, problem: AttentionProblem, pass_: str = "forward", **options: object) -> Counted:
+    """Count one workload here and now. Raises RuntimeError where that cannot be, and says why."""
+    (one,) = count_many([(workload, pass_, problem)], **options)
+    if isinstance(one, Uncounted):
+        raise error("count_not", given=name(one), why=one.why)
+    return one
+
+
+def count_many(
+    requests: Sequence[Request], *, budget_s: float = 300, compile_s: float = 120, told: Callable[[str], object] = lambda text: None
+) -> list[Counted | Uncounted]:
+    """Count (workload, pass, problem) after another in one process under ncu; what could not be counted says why.
+
+    Kernels of more than one kind are compiled first, in parallel, for `compile_s` at most. After `budget_s` nothing new is
+    begun, and what was counted by then comes back. `told` gets a line of text for each workload as it is done. Raises
+    RuntimeError where there is no GPU, no ncu or no permission, or when ncu fails.
+    """
+    requests = list(requests)
+    for workload, pass_, _ in requests:
+        check(workload, pass_)
+    runtime.need_gpu("Counting with Nsight Compute")
+    path = ncu.find()
+    if not requests:
+        return []
+    with tempfile.TemporaryDirectory(prefix="flashlab-count-") as folder:
+        work = Path(folder)
+        _compile(requests, work, compile_s)
+        job, log, output, events = _write(work, "job", requests, budget_s), work / "ncu.log", work / "output", work / "events"
+        seen = Follow(events, len(requests), told)
+        arguments = ncu.command(path, [metric for metric, _ in METRICS.values()], log, [*CHILD, "count", str(job), str(events)])
+        status = ncu.run(arguments, output, timeout_s=budget_s + SPARE_S, meanwhile=seen)
+        said = log.read_text(errors="replace") if log.exists() else ""
+        ncu.complain(said, status, output.read_text(errors="replace"))
+    return assign(requests, ncu.parse(said), seen.events)
+
+
+class Follow:
+    """Reads what the child writes about each workload, one JSON object a line, and tells it on."""
+
+    def __init__(self, path: Path, many: int, told: Callable[[str], object]) -> None:
+        self.path, self.many, self.told, self.events = path, many, told, {}
+
+    def __call__(self) -> None:
+        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []  # the last line may be half written
+        for line in lines[len(self.events) :]:
+            event = json.loads(line)
+            self.events[event["index"]] = event
+            self.told(f"[{len(self.events)}/{self.many}, {event['seconds']:.0f} s] {event['name']}: {event['state']}{event['why'] and ': ' + event['why']}")
+
+
+def assign(requests: Sequence[Request], rows: Iterable[dict], events: dict[int, dict]) -> list[Counted | Uncounted]:
+    """Each request's launches: those that follow its marker in ncu's table. Raises RuntimeError for a counter that is missing."""
+    found: dict[int, list[Launch]] = {}
+    index = None
+    for row in rows:
+        grid = _triple(row["Grid Size"])
+        if row["Kernel Name"] == MARKER:
+            index = grid[0] - 1
+            found[index] = []
+        elif index is not None:
+            found[index].append(launch(row))
+    results = []
+    for number, (workload, pass_, problem) in enumerate(requests):
+        event = events.get(number, {"state": "not counted", "why": "the process under ncu ended before its turn"})
+        if event["state"] != "counted":
+            results.append(Uncounted(workload, pass_, problem, event["why"], failed=event["state"] != "skipped"))
+        elif found.get(number):
+            results.append(Counted(workload, pass_, problem, tuple(found[number]), f"counted here, on the {runtime.gpu_found().name}"))
+        else:
+            results.append(Uncounted(workload, pass_, problem, str(error("count_no_kernel", given=workload)), failed=True))
+    return results
+
+
+def launch(row: dict) -> Launch:
+    """A row of ncu's table as a Launch."""
+    values = {}
+    for field, (metric, factor) in METRICS.items():
+        value = row.get(metric)
+        if value is None and field not in OPTIONAL:
+            raise error("ncu_metric", given=metric, kernel=row["Kernel Name"])
+        values[field] = value if value is None else value * factor if field in FRACTIONS else round(value * factor)
+    x, y, z = _triple(row["Block Size"])
+    return Launch(row["Kernel Name"], _triple(row["Grid Size"]), x * y * z, **values)
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    """(2048, 1, 1) from ncu's "(2048, 1, 1)"."""
+    return tuple(int(number) for number in text.strip("()").split(","))
+
+
+def _write(folder: Path, stem: str, requests: Sequence[Request], budget_s: float) -> Path:
+    """A job for the child: a JSON file."""
+    items = [{"workload": workload, "pass": pass_, "problem": asdict(problem)} for workload, pass_, problem in requests]
+    path = folder / f"{stem}.json"
+    path.write_text(json.dumps({"items": items, "budget_s": budget_s}))
+    return path
+
+
+def _compile(requests: Sequence[Request], folder: Path, seconds: float) -> None:
+    """Run each kind of kernel once without ncu, several processes at a time, so that Triton's cache on disk holds it.
+
+    A kind is what a kernel is compiled for: all but the length. What fails here fails again, and is told, when it is counted.
+    """
+    import os
+    import subprocess
+    import time
+
+    kinds: dict[tuple, Request] = {}
+    for workload, pass_, problem in sorted(requests, key=lambda one: one[2].n_q):
+        if workload.partition("-")[0] not in ("standard", "sdpa"):
+            kinds.setdefault((workload, pass_, problem.head_dim, problem.causal, problem.dtype), (workload, pass_, problem))
+    if len(kinds) < 2:
+        return
+    shares = min(len(kinds), os.cpu_count() or 1)
+    jobs = [_write(folder, f"compile{n}", list(kinds.values())[n::shares], seconds) for n in range(shares)]
+    started = [
+        subprocess.Popen([*CHILD, "compile", str(job)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) for job in jobs
+    ]
+    until = time.monotonic() + seconds
+    for process in started:
+        try:
+            process.wait(max(until - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            ncu.end(process)
