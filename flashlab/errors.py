@@ -157,6 +157,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " if __name__ == '__main__' if you like: it is run as a program.",
     ),
     "workload": (LookupError, "no workload is called {given!r}; there are: {allowed}. Or pass a function of your own as FILE.py:function."),
+    "workload_pass": (LookupError, "{workload} has no pass {given!r} to count; it has: {allowed}. Pass one of these."),
     "workload_function": (LookupError, "{file} defines no function {given}; it defines {allowed}. Pass FILE.py:function, which is called with q, k, v."),
     "ncu_missing": (
         RuntimeError,
@@ -173,8 +174,9 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "ncu_table": (RuntimeError, "ncu's table begins with {given}, without names and units as expected. Count with another version of Nsight Compute."),
     "ncu_unit": (RuntimeError, "ncu gave {metric} in {given!r}, which is none of {allowed}. Add the unit to UNITS in flashlab/traffic/ncu.py."),
     "ncu_metric": (RuntimeError, "ncu has no {given} of {kernel} on this GPU, so there is nothing to show. Count on another GPU."),
+    "count_not": (RuntimeError, "{given} was not counted: {why}. Mend that or choose another problem."),
     "count_no_kernel": (RuntimeError, "{given} launched no kernel on the GPU. Pass a function that computes with q, k, v where they are."),
-    "count_recorded": (LookupError, "nothing is recorded of {given}. Recorded are: {allowed}."),
+    "count_recorded": (LookupError, "{given} was not counted here and is not recorded. {why} Recorded are: {allowed}."),
     "kernel_dtype": (TypeError, "{argument} has dtype {given}; the kernels take float16, bfloat16 and float32. Convert it first, e.g. {argument}.half()."),
     "dtype_differs": (TypeError, "{argument} has dtype {given}, but q has {needed}; q, k and v need the same dtype. Convert it: {argument}.to(q.dtype)."),
     "device_differs": (ValueError, "{argument} is on {given}, but q is on {needed}; q, k and v need the same device. Move it: {argument}.to(q.device)."),

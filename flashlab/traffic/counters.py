@@ -28,8 +28,11 @@ What is counted, kernel by kernel, with empty caches before each:
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +48,7 @@ WORKLOADS = {
     "standard": BOTH, "unfused": ("forward",), "flash1": ("forward",), "triton": BOTH, "triton/fused": ("backward",),
     "sdpa-flash": BOTH, "sdpa-cudnn": BOTH, "sdpa-efficient": BOTH, "sdpa-math": BOTH,
 }  # fmt: skip
-# {field of Launch: (what ncu calls it, what it is in, its factor)}.
+# {field of Launch: (what ncu calls it, how many of the field one of it is)}.
 METRICS = {
     "registers": ("launch__registers_per_thread", 1),
     "sram_bytes": ("launch__shared_mem_per_block", 1),
@@ -279,10 +282,6 @@ def _compile(requests: Sequence[Request], folder: Path, seconds: float) -> None:
 
     A kind is what a kernel is compiled for: all but the length. What fails here fails again, and is told, when it is counted.
     """
-    import os
-    import subprocess
-    import time
-
     kinds: dict[tuple, Request] = {}
     for workload, pass_, problem in sorted(requests, key=lambda one: one[2].n_q):
         if workload.partition("-")[0] not in ("standard", "sdpa"):
