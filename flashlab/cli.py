@@ -62,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
     measured.add_argument("--causal", action="store_true")
     measured.add_argument("--record", action="store_true", help="count the whole grid and keep it, for authors")
     measured.add_argument("--out", type=Path, metavar="FILE", help="where records are added (default: the GPU's file in flashlab/traffic/recorded/)")
-    measured.add_argument("--budget", type=float, metavar="SECONDS", help="begin nothing new after this long (default: 110)")
+    measured.add_argument("--budget", type=float, metavar="SECONDS", help="with --record: begin nothing new after this long (default: 110)")
+    measured.add_argument("--log", type=Path, metavar="FILE", help="with --record: where ncu's own text is added")
     count.set_defaults(call=run_count)
 
     bench = commands.add_parser("bench", help="time our kernels beside PyTorch's on this GPU and keep the results")
@@ -120,7 +121,7 @@ def run_count(options: argparse.Namespace) -> int:
     from flashlab import count_measured
 
     if options.record:
-        return count_measured.record(options.out, options.budget)
+        return count_measured.record(options.out, options.budget, options.log)
     sizes = {name: getattr(options, name) for name in ("batch", "heads", "causal", "dtype")}
     return count_measured.report(options.target, options.pass_, count_measured.problems(options.n, options.head_dim, **sizes))
 
@@ -140,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.call(options)
-    except (OSError, LookupError, RuntimeError) as problem:
+    except (OSError, LookupError, RuntimeError, ValueError) as problem:
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

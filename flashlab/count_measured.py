@@ -90,10 +90,10 @@ def _told(one: Uncounted) -> str:
     return f"{name(one)}: {'failed' if one.failed else 'not counted'}: {one.why}"
 
 
-def record(out: Path | None, budget_s: float | None) -> int:
+def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None) -> int:
     """Count the whole grid into a file, for authors; returns the exit status, 1 if a workload failed."""
     options = {} if budget_s is None else {"budget_s": budget_s}
-    path, added, missing = counter_records.record(out, told=lambda text: print(text, flush=True), **options)
+    path, added, missing = counter_records.record(out, log=log, told=lambda text: print(text, flush=True), **options)
     for why in dict.fromkeys((one.workload, one.pass_, one.why) for one in missing):
         cells = [one for one in missing if (one.workload, one.pass_, one.why) == why]
         print(f"{_told(cells[0])}" + (f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""))

@@ -3,7 +3,7 @@
     python -m flashlab.workloads count JOB.json EVENTS     each workload once between cudaProfilerStart and cudaProfilerStop
     python -m flashlab.workloads compile JOB.json          each once, so that Triton's cache holds its kernels
 
-A job is {"items": [{"workload", "pass", "problem"}], "budget_s"}. EVENTS gets one JSON object a line for each item as it is
+A job is {"items": [{"workload", "pass", "problem"}], "until": time.time() after which nothing new is begun}. EVENTS gets one JSON object a line for each item as it is
 done: index, name, state ("counted", "skipped" or "failed"), why, seconds. Before each item a marker is launched whose
 grid is the item's number plus one, so that ncu's table says which launches are whose.
 
@@ -136,8 +136,8 @@ def count(job: dict, told: Callable[[dict], object]) -> None:
         kind = item["workload"], item["pass"], problem["head_dim"], problem["causal"]
         state, why = "counted", ""
         try:
-            if start - begun + longest > job["budget_s"]:
-                raise Skipped(f"the {job['budget_s']:,.0f} s given were over")
+            if time.time() + longest > job["until"]:
+                raise Skipped("the time given was over")
             if problem["n_q"] >= slow.get(kind, problem["n_q"] + 1):
                 raise Skipped(f"n {slow[kind]:,} took more than {SLOW_S} s already")
             call = call_of(item)

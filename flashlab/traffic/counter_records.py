@@ -141,7 +141,9 @@ def grid() -> list[list[Request]]:
     return [list(requests(OURS + OTHERS, [FIRST])), list(requests(OURS, [n for n in LENGTHS if n != FIRST]))]
 
 
-def record(path: Path | None = None, *, budget_s: float = BUDGET_S, told: Callable[[str], object] = print) -> tuple[Path, int, list[Uncounted]]:
+def record(
+    path: Path | None = None, *, budget_s: float = BUDGET_S, log: Path | None = None, told: Callable[[str], object] = print
+) -> tuple[Path, int, list[Uncounted]]:
     """Count the grid and add what was counted to a file, part by part; (the file, how many, what was not counted).
 
     What the file already holds of today's code, device and versions is not counted again, so a run that was cut short goes
@@ -157,14 +159,17 @@ def record(path: Path | None = None, *, budget_s: float = BUDGET_S, told: Callab
         for one in (load(path) if path.exists() else [])
         if not stale(one) and all(getattr(one, field) == value for field, value in known.items())
     }
+    compiled = False
     for part in grid():
         wanted = [one for one in part if (one[0], one[1], sizes(one[2])) not in have]
         left_s = budget_s - (time.monotonic() - begun)
-        if left_s < LEAST_S:
-            missing += [Uncounted(*one, f"the {budget_s:,.0f} s given were over") for one in wanted]
+        if wanted and left_s < LEAST_S:
+            missing += [Uncounted(*one, "the time given was over") for one in wanted]
             continue
         date = provenance.now()
-        for one in count_many(wanted, budget_s=left_s, told=told):
+        results = count_many(wanted, budget_s=left_s, compile_first=not compiled, log=log, told=told)
+        compiled = compiled or bool(wanted)  # the second part's kernels are those of the first at other lengths
+        for one in results:
             if isinstance(one, Uncounted):
                 missing.append(one)
                 continue

@@ -188,15 +188,20 @@ def count(workload: str, problem: AttentionProblem, pass_: str = "forward", **op
 
 
 def count_many(
-    requests: Sequence[Request], *, budget_s: float = 300, compile_s: float = 120, told: Callable[[str], object] = lambda text: None
+    requests: Sequence[Request],
+    *,
+    budget_s: float = 300,
+    compile_first: bool = True,
+    log: Path | None = None,
+    told: Callable[[str], object] = lambda text: None,
 ) -> list[Counted | Uncounted]:
     """Count (workload, pass, problem) after another in one process under ncu; what could not be counted says why.
 
-    Kernels of more than one kind are compiled first, in parallel, for `compile_s` at most. After `budget_s` nothing new is
-    begun, and what was counted by then comes back. `told` gets a line of text for each workload as it is done. Raises
-    RuntimeError where there is no GPU, no ncu or no permission, or when ncu fails.
+    With `compile_first` kernels of more than one kind are compiled beforehand, in parallel. After `budget_s` in all nothing
+    new is begun, and what was counted by then comes back. ncu's own text is added to `log`; `told` gets a line for each
+    workload as it is done. Raises RuntimeError where there is no GPU, no ncu or no permission, or when ncu fails.
     """
-    requests = list(requests)
+    requests, until = list(requests), time.time() + budget_s
     for workload, pass_, _ in requests:
         check(workload, pass_)
     runtime.need_gpu("Counting with Nsight Compute")
@@ -205,14 +210,24 @@ def count_many(
         return []
     with tempfile.TemporaryDirectory(prefix="flashlab-count-") as folder:
         work = Path(folder)
-        _compile(requests, work, compile_s)
-        job, log, output, events = _write(work, "job", requests, budget_s), work / "ncu.log", work / "output", work / "events"
-        seen = Follow(events, len(requests), told)
-        arguments = ncu.command(path, [metric for metric, _ in METRICS.values()], log, [*CHILD, "count", str(job), str(events)])
-        status = ncu.run(arguments, output, timeout_s=budget_s + SPARE_S, meanwhile=seen)
-        said = log.read_text(errors="replace") if log.exists() else ""
-        ncu.complain(said, status, output.read_text(errors="replace"))
-    return assign(requests, ncu.parse(said), seen.events)
+        if compile_first:
+            _compile(requests, work, budget_s / 2)
+        for tried, fields in enumerate((METRICS, METRICS.keys() - OPTIONAL)):
+            said, output, events = (work / f"{name}{tried}" for name in ("ncu", "output", "events"))
+            seen = Follow(events, len(requests), told)
+            job = _write(work, f"job{tried}", requests, until)
+            arguments = ncu.command(path, [METRICS[field][0] for field in METRICS if field in fields], said, [*CHILD, "count", str(job), str(events)])
+            status = ncu.run(arguments, output, timeout_s=max(until - time.time(), 0) + SPARE_S, environment=_environment(), meanwhile=seen)
+            text = said.read_text(errors="replace") if said.exists() else ""
+            if log is not None:
+                ncu.keep(text, log)
+            fault = ncu.fault(text, status, output.read_text(errors="replace"))
+            if fault is None or seen.events or "metric" not in str(fault):
+                break  # else an older GPU or ncu may lack a counter that one can do without
+    rows = ncu.parse(text)
+    if fault is not None and not rows:
+        raise fault
+    return assign(requests, rows, seen.events, fault)
 
 
 class Follow:
@@ -229,22 +244,27 @@ class Follow:
             self.told(f"[{len(self.events)}/{self.many}, {event['seconds']:.0f} s] {event['name']}: {event['state']}{event['why'] and ': ' + event['why']}")
 
 
-def assign(requests: Sequence[Request], rows: Iterable[dict], events: dict[int, dict]) -> list[Counted | Uncounted]:
-    """Each request's launches: those that follow its marker in ncu's table. Raises RuntimeError for a counter that is missing."""
+def assign(requests: Sequence[Request], rows: Iterable[dict], events: dict[int, dict], fault: Exception | None = None) -> list[Counted | Uncounted]:
+    """Each request's launches: those that follow its marker in ncu's table. Raises RuntimeError for a counter that is missing.
+
+    After a `fault` of ncu the last marker's launches may be incomplete, so they do not count.
+    """
     found: dict[int, list[Launch]] = {}
     index = None
     for row in rows:
-        grid = _triple(row["Grid Size"])
         if row["Kernel Name"] == MARKER:
-            index = grid[0] - 1
+            index = _triple(row["Grid Size"])[0] - 1
             found[index] = []
         elif index is not None:
             found[index].append(launch(row))
+    ended = {"state": "failed", "why": str(fault or "the process under ncu ended before its turn")}
+    if fault is not None and index is not None:
+        events = {**events, index: ended}
     results = []
     for number, (workload, pass_, problem) in enumerate(requests):
-        event = events.get(number, {"state": "not counted", "why": "the process under ncu ended before its turn"})
+        event = events.get(number, ended)
         if event["state"] != "counted":
-            results.append(Uncounted(workload, pass_, problem, event["why"], failed=event["state"] != "skipped"))
+            results.append(Uncounted(workload, pass_, problem, event["why"], failed=event["state"] == "failed"))
         elif found.get(number):
             results.append(Counted(workload, pass_, problem, tuple(found[number]), f"counted here, on the {runtime.gpu_found().name}"))
         else:
@@ -269,33 +289,48 @@ def _triple(text: str) -> tuple[int, int, int]:
     return tuple(int(number) for number in text.strip("()").split(","))
 
 
-def _write(folder: Path, stem: str, requests: Sequence[Request], budget_s: float) -> Path:
-    """A job for the child: a JSON file."""
+def _environment() -> dict[str, str]:
+    """The child finds this flashlab, wherever it is started; ncu writes numbers with a point."""
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LC_ALL": "C"}
+
+
+def _write(folder: Path, stem: str, requests: Sequence[Request], until: float = 0) -> Path:
+    """A job for the child: a JSON file. After the time `until` the child begins nothing new."""
     items = [{"workload": workload, "pass": pass_, "problem": asdict(problem)} for workload, pass_, problem in requests]
     path = folder / f"{stem}.json"
-    path.write_text(json.dumps({"items": items, "budget_s": budget_s}))
+    path.write_text(json.dumps({"items": items, "until": until}))
     return path
 
 
-def _compile(requests: Sequence[Request], folder: Path, seconds: float) -> None:
-    """Run each kind of kernel once without ncu, several processes at a time, so that Triton's cache on disk holds it.
-
-    A kind is what a kernel is compiled for: all but the length. What fails here fails again, and is told, when it is counted.
-    """
-    kinds: dict[tuple, Request] = {}
+def kinds(requests: Iterable[Request]) -> list[Request]:
+    """One request, the shortest, of each kind that Triton compiles for: all but the length."""
+    found: dict[tuple, Request] = {}
     for workload, pass_, problem in sorted(requests, key=lambda one: one[2].n_q):
         if workload.partition("-")[0] not in ("standard", "sdpa"):
-            kinds.setdefault((workload, pass_, problem.head_dim, problem.causal, problem.dtype), (workload, pass_, problem))
-    if len(kinds) < 2:
+            found.setdefault((workload, pass_, problem.head_dim, problem.causal, problem.dtype), (workload, pass_, problem))
+    return list(found.values())
+
+
+def _compile(requests: Sequence[Request], folder: Path, seconds: float) -> None:
+    """Run one of each kind without ncu, several processes at a time, so that Triton's cache on disk holds their kernels.
+
+    What fails here fails again, and is told, when it is counted.
+    """
+    chosen = kinds(requests)
+    if len(chosen) < 2:
         return
-    shares = min(len(kinds), os.cpu_count() or 1)
-    jobs = [_write(folder, f"compile{n}", list(kinds.values())[n::shares], seconds) for n in range(shares)]
-    started = [
-        subprocess.Popen([*CHILD, "compile", str(job)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) for job in jobs
-    ]
-    until = time.monotonic() + seconds
-    for process in started:
-        try:
+    shares = min(len(chosen), os.cpu_count() or 1)
+    started, until = [], time.monotonic() + seconds
+    try:
+        for share in range(shares):
+            job = _write(folder, f"compile{share}", chosen[share::shares])
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            started.append(subprocess.Popen([*CHILD, "compile", str(job)], env=_environment(), start_new_session=True, **quiet))
+        for process in started:
             process.wait(max(until - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        for process in started:
             ncu.end(process)

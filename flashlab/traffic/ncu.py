@@ -64,12 +64,13 @@ def command(path: str, metrics: Sequence[str], log: Path, program: Sequence[str]
     return [path, *options.split(), *output.split(), "--log-file", str(log), "--metrics", ",".join(metrics), *program]
 
 
-def run(arguments: Sequence[str], output: Path, *, timeout_s: float, meanwhile: Callable[[], object] = lambda: None) -> int:
+def run(
+    arguments: Sequence[str], output: Path, *, timeout_s: float, environment: dict[str, str] | None = None, meanwhile: Callable[[], object] = lambda: None
+) -> int:
     """The exit status of a command whose stdout and stderr go to `output`; `meanwhile` is called a few times a second.
 
     Raises RuntimeError after `timeout_s`, when the command and everything it started has been ended.
     """
-    environment = {**os.environ, "LC_ALL": "C"}  # numbers with a point
     with output.open("w") as file:
         process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
         start = time.monotonic()
@@ -80,22 +81,28 @@ def run(arguments: Sequence[str], output: Path, *, timeout_s: float, meanwhile: 
                 time.sleep(POLL_S)
                 meanwhile()
         finally:
-            if process.poll() is None:
-                end(process)
+            end(process)
     meanwhile()
     return process.returncode
 
 
 def end(process: subprocess.Popen) -> None:
-    """End a process and what it started: first by asking."""
+    """End a process and what it started in its session, if it still runs: first by asking."""
     for how in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
         try:
             os.killpg(process.pid, how)
             process.wait(END_S)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
+        except (ProcessLookupError, subprocess.TimeoutExpired):
             continue
+
+
+def keep(text: str, path: Path) -> None:
+    """Add ncu's text to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
 
 
 def parse(text: str) -> list[dict[str, str | float | None]]:
@@ -132,11 +139,12 @@ def passes(text: str) -> int:
     return max(map(int, re.findall(r"- (\d+) pass(?:es)?\s*$", text, re.M)), default=0)
 
 
-def complain(log: str, status: int, output: str) -> None:
-    """Raises RuntimeError if ncu or its program failed: by ncu's log, the exit status and what the program printed."""
+def fault(log: str, status: int, output: str) -> Exception | None:
+    """What went wrong, by ncu's log, the exit status and what the program printed; None if nothing did."""
     if CLOSED in log or CLOSED in output:
-        raise error("ncu_closed", given=CLOSED)
+        return error("ncu_closed", given=CLOSED)
     said = [line.partition("==ERROR==")[2].strip() for line in (log + "\n" + output).splitlines() if "==ERROR==" in line]
-    if status or said:
-        last = [line.strip() for line in output.strip().splitlines()[-3:] if "==ERROR==" not in line]
-        raise error("ncu_failed", given=status, said="; ".join(dict.fromkeys(said + last)) or "nothing")
+    if status == 0 and not said:
+        return None
+    last = [line.strip() for line in output.strip().splitlines()[-3:] if "==ERROR==" not in line]
+    return error("ncu_failed", given=status, said="; ".join(dict.fromkeys(said + last)) or "nothing")
