@@ -15,7 +15,8 @@ from pathlib import Path
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, model
-from flashlab.traffic.counters import Counted, Uncounted, check, count_many, name
+from flashlab.traffic.counters import check, count_many
+from flashlab.traffic.launches import Counted, Uncounted, name
 
 COLUMNS = {
     "kernel": lambda one: one.kernel if len(one.kernel) <= LONGEST else one.kernel[: LONGEST - 1] + "…",

@@ -171,7 +171,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "ncu_failed": (RuntimeError, "ncu ended with exit status {given}; it said: {said}. Mend what it names, then count again."),
     "ncu_timeout": (RuntimeError, "ncu had not ended after {given} s and was stopped; nothing was counted. Count fewer or smaller problems at once."),
-    "ncu_table": (RuntimeError, "ncu's table begins with {given}, without names and units as expected. Count with another version of Nsight Compute."),
+    "ncu_table": (RuntimeError, "ncu's table begins with {given}, and lacks kernels' names and sizes or a row of units. Count with a newer Nsight Compute."),
     "ncu_unit": (RuntimeError, "ncu gave {metric} in {given!r}, which is none of {allowed}. Add the unit to UNITS in flashlab/traffic/ncu.py."),
     "ncu_metric": (RuntimeError, "ncu has no {given} of {kernel} on this GPU, so there is nothing to show. Count on another GPU."),
     "count_not": (RuntimeError, "{given} was not counted: {why}. Mend that or choose another problem."),

@@ -14,7 +14,7 @@ from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, ncu
 from flashlab.traffic.counter_records import CounterRecord, digest
-from flashlab.traffic.counters import Counted, Uncounted, launch
+from flashlab.traffic.launches import Counted, Uncounted, launch
 
 PROBLEM = AttentionProblem(4096, 4096, 128, heads=16, dtype="bfloat16")
 LAUNCHES = tuple(launch(row) for row in ncu.parse(fake.table([("forward_kernel", 512), ("cutlass_80_tensorop_bf16_s16816gemm_bf16", 2)])))

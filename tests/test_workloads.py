@@ -56,7 +56,7 @@ def profiled(monkeypatch):
         def __getitem__(self, grid):
             return lambda out: seen.append(f"marker {grid[0]}")
 
-    monkeypatch.setattr(workloads, "marker_kernel", Marker())
+    monkeypatch.setattr(workloads, "flashlab_marker_kernel", Marker())
     return seen
 
 
@@ -73,7 +73,7 @@ def counted(*items, until=1e18):
 def test_the_names_and_passes_are_those_that_counters_knows():
     assert set(workloads.NAMED) >= set(WORKLOADS)
     assert {name: tuple(workloads.NAMED[name].passes) for name in WORKLOADS} == WORKLOADS
-    assert workloads.marker_kernel.__name__ == MARKER
+    assert workloads.flashlab_marker_kernel.__name__ == MARKER
     with pytest.raises(ERRORS["workload"][0], match="^no workload is called 'tritn'; there are: triton, .*Or pass a function of your own as FILE"):
         workloads.find("tritn")
 

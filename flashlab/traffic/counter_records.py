@@ -4,7 +4,7 @@ Here and not in bench/, since the cache model (traffic/cache.py) is judged by it
 import traffic. Digests and files are provenance.py's, as they are bench/records.py's.
 
 A line: workload, pass, dtype, batch, heads, kv_heads, n_q, n_k, head_dim, causal, launches (a list, one object a kernel in
-launch order, with the fields of counters.Launch), device, driver, torch, triton, ncu, date, digest.
+launch order, with the fields of launches.Launch), device, driver, torch, triton, ncu, date, digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from flashlab import provenance, runtime
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import ncu
-from flashlab.traffic.counters import Counted, Launch, Request, Uncounted, check, count, count_many, name
+from flashlab.traffic.counters import Request, check, count, count_many
+from flashlab.traffic.launches import Counted, Launch, Uncounted, name
 
 RECORDED = Path(__file__).parent / "recorded"
 SIZES = ("dtype", "batch", "heads", "kv_heads", "n_q", "n_k", "head_dim", "causal")

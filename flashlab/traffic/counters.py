@@ -6,23 +6,7 @@
 A workload is a name from WORKLOADS or a function of yours, FILE.py:function, called with q, k and v. It runs in a
 process of its own (flashlab/workloads.py), so nothing here imports a kernel.
 
-What is counted, kernel by kernel, with empty caches before each:
-    dram_bytes_read, dram_bytes_written   what passed between L2 and the GPU's memory (dram__bytes_read, _write). What a kernel
-                                          wrote and the L2 still holds when it ends is not in it.
-    l2_bytes                              what passed the L2's tag stage, in sectors of 32 bytes (lts__t_bytes): loads, stores and
-                                          atomics of all units, hits and misses alike; on GPUs whose L2 is in two halves (A100,
-                                          H100) what crosses between them too. Equal reads of neighbouring multiprocessors can be
-                                          merged before they get there, so it may be less than what the kernel asked for.
-    sm_bytes_read, sm_bytes_written       what the multiprocessors got from the L2 and sent to it (l1tex__m_xbar2l1tex_read_bytes,
-                                          l1tex__m_l1tex2xbar_write_bytes): the nearest to what a trace counts. None where a GPU
-                                          has no such counter.
-    shared_bytes                          128 bytes for each wavefront that load and store instructions took through shared memory
-                                          (l1tex__data_pipe_lsu_wavefronts_mem_shared), bank conflicts included. What TMA and the
-                                          tensor cores (wgmma) move there by themselves is not in it.
-    time_ms                               with empty caches and clocks as they are (gpu__time_duration): not a benchmark's time.
-    tensor_percent                        cycles in which the tensor cores worked (sm__pipe_tensor_cycles_active), of all cycles.
-    occupancy_percent, _limit_percent     warps at work, of those that the multiprocessors can hold: on average while they were
-                                          busy, and at most, given registers, shared memory and threads.
+launches.py says what each number is. Caches are empty before each kernel, and clocks are left as they are.
 """
 
 from __future__ import annotations
@@ -34,13 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from flashlab import runtime
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import ncu
+from flashlab.traffic.launches import METRICS, OPTIONAL, Counted, Launch, Uncounted, launch, name, triple
 
 # The names that flashlab/workloads.py knows (a test holds them equal) and the passes each has.
 BOTH = ("forward", "backward")
@@ -48,123 +33,12 @@ WORKLOADS = {
     "standard": BOTH, "unfused": ("forward",), "flash1": ("forward",), "triton": BOTH, "triton/fused": ("backward",),
     "sdpa-flash": BOTH, "sdpa-cudnn": BOTH, "sdpa-efficient": BOTH, "sdpa-math": BOTH,
 }  # fmt: skip
-# {field of Launch: (what ncu calls it, how many of the field one of it is)}.
-METRICS = {
-    "registers": ("launch__registers_per_thread", 1),
-    "sram_bytes": ("launch__shared_mem_per_block", 1),
-    "occupancy_percent": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
-    "occupancy_limit_percent": ("sm__maximum_warps_per_active_cycle_pct", 1),
-    "time_ms": ("gpu__time_duration.sum", 1),
-    "dram_bytes_read": ("dram__bytes_read.sum", 1),
-    "dram_bytes_written": ("dram__bytes_write.sum", 1),
-    "l2_bytes": ("lts__t_bytes.sum", 1),
-    "sm_bytes_read": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
-    "sm_bytes_written": ("l1tex__m_l1tex2xbar_write_bytes.sum", 1),
-    "shared_bytes": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 128),
-    "tensor_percent": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", 1),
-}
-OPTIONAL = {"sm_bytes_read", "sm_bytes_written", "shared_bytes", "tensor_percent"}  # None where a GPU does not have it
-FRACTIONS = {"occupancy_percent", "occupancy_limit_percent", "time_ms", "tensor_percent"}  # the others are whole numbers
 CHILD = [sys.executable, "-m", "flashlab.workloads"]
-MARKER = "marker_kernel"  # launched before each workload: its grid says which one
+MARKER = "flashlab_marker_kernel"  # launched before each workload: its grid says which one
 SPARE_S = 60  # after the child's own time is up: ncu's last pass, and its table
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One kernel as the hardware counted it; the module's docstring says what each number is."""
-
-    kernel: str
-    grid: tuple[int, int, int]
-    threads: int
-    registers: int
-    sram_bytes: int
-    occupancy_percent: float
-    occupancy_limit_percent: float
-    time_ms: float
-    dram_bytes_read: int
-    dram_bytes_written: int
-    l2_bytes: int
-    sm_bytes_read: int | None
-    sm_bytes_written: int | None
-    shared_bytes: int | None
-    tensor_percent: float | None
-
-    def __repr__(self) -> str:
-        busy = "" if self.tensor_percent is None else f", tensor cores busy {self.tensor_percent:.0f} percent of the time"
-        return (
-            f"{self.kernel}: {self.dram_bytes_read:,} bytes read from DRAM, {self.dram_bytes_written:,} written,"
-            f" {self.l2_bytes:,} through the L2, {self.time_ms:.3g} ms{busy}"
-        )
-
-
-@dataclass(frozen=True, repr=False)
-class Counted:
-    """The launches of one workload on one problem, in order; `where` says where and when they were counted."""
-
-    workload: str
-    pass_: str
-    problem: AttentionProblem
-    launches: tuple[Launch, ...]
-    where: str = ""
-
-    def total(self, field: str) -> float:
-        """The sum of a field over the launches: total("l2_bytes"). A launch that has no such counter counts as nothing."""
-        return sum(getattr(one, field) or 0 for one in self.launches)
-
-    @property
-    def dram_bytes_read(self) -> int:
-        return self.total("dram_bytes_read")
-
-    @property
-    def dram_bytes_written(self) -> int:
-        return self.total("dram_bytes_written")
-
-    @property
-    def dram_bytes(self) -> int:
-        """Read and written."""
-        return self.dram_bytes_read + self.dram_bytes_written
-
-    @property
-    def l2_bytes(self) -> int:
-        return self.total("l2_bytes")
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.total("shared_bytes")
-
-    @property
-    def time_ms(self) -> float:
-        return self.total("time_ms")
-
-    def __repr__(self) -> str:
-        many = len(self.launches)
-        return (
-            f"{name(self)}: {many} launch{'es' * (many != 1)}, {self.dram_bytes_read:,} bytes read from DRAM,"
-            f" {self.dram_bytes_written:,} written, {self.l2_bytes:,} through the L2, {self.time_ms:.3g} ms"
-            + (f" ({self.where})" if self.where else "")
-        )
-
-
-@dataclass(frozen=True)
-class Uncounted:
-    """A workload that was not counted, and why. `failed`: it should have been."""
-
-    workload: str
-    pass_: str
-    problem: AttentionProblem
-    why: str
-    failed: bool = False
-
-
 Request = tuple[str, str, AttentionProblem]
-
-
-def name(one: Counted | Uncounted) -> str:
-    """Such as "triton forward, n 4,096, head_dim 128, causal"."""
-    p = one.problem
-    n = f"n {p.n_q:,}" if p.n_q == p.n_k else f"n_q {p.n_q:,}, n_k {p.n_k:,}"
-    return f"{one.workload} {one.pass_}, {n}, head_dim {p.head_dim}, {'causal' if p.causal else 'full'}"
 
 
 def check(workload: str, pass_: str) -> None:
@@ -222,9 +96,9 @@ def count_many(
             if log is not None:
                 ncu.keep(text, log)
             fault = ncu.fault(text, status, output.read_text(errors="replace"))
-            if fault is None or seen.events or "metric" not in str(fault):
-                break  # else an older GPU or ncu may lack a counter that one can do without
-    rows = ncu.parse(text)
+            rows = ncu.parse(text)
+            if fault is None or rows or "metric" not in str(fault):
+                break  # else this GPU or ncu may lack a counter that one can do without
     if fault is not None and not rows:
         raise fault
     return assign(requests, rows, seen.events, fault)
@@ -253,7 +127,7 @@ def assign(requests: Sequence[Request], rows: Iterable[dict], events: dict[int, 
     index = None
     for row in rows:
         if row["Kernel Name"] == MARKER:
-            index = _triple(row["Grid Size"])[0] - 1
+            index = triple(row["Grid Size"])[0] - 1
             found[index] = []
         elif index is not None:
             found[index].append(launch(row))
@@ -270,23 +144,6 @@ def assign(requests: Sequence[Request], rows: Iterable[dict], events: dict[int, 
         else:
             results.append(Uncounted(workload, pass_, problem, str(error("count_no_kernel", given=workload)), failed=True))
     return results
-
-
-def launch(row: dict) -> Launch:
-    """A row of ncu's table as a Launch."""
-    values = {}
-    for field, (metric, factor) in METRICS.items():
-        value = row.get(metric)
-        if value is None and field not in OPTIONAL:
-            raise error("ncu_metric", given=metric, kernel=row["Kernel Name"])
-        values[field] = value if value is None else value * factor if field in FRACTIONS else round(value * factor)
-    x, y, z = _triple(row["Block Size"])
-    return Launch(row["Kernel Name"], _triple(row["Grid Size"]), x * y * z, **values)
-
-
-def _triple(text: str) -> tuple[int, int, int]:
-    """(2048, 1, 1) from ncu's "(2048, 1, 1)"."""
-    return tuple(int(number) for number in text.strip("()").split(","))
 
 
 def _environment() -> dict[str, str]:

@@ -35,6 +35,7 @@ UNITS = {
     "%": ("percent", 1), "register/thread": ("registers", 1), "sector": ("sectors", 1), "Ksector": ("sectors", 1e3),
     "Msector": ("sectors", 1e6), "": ("number", 1),
 }  # fmt: skip
+NAMES = {"Kernel Name", "Block Size", "Grid Size"}
 CLOSED = "ERR_NVGPUCTRPERM"
 POLL_S, END_S = 0.2, 10
 
@@ -115,7 +116,7 @@ def parse(text: str) -> list[dict[str, str | float | None]]:
     if len(rows) < 2:
         return []
     header, units = rows[0], rows[1]
-    if "Kernel Name" not in header or any(units[: header.index("Kernel Name")]):
+    if not NAMES <= set(header) or any(unit for name, unit in zip(header, units) if name in NAMES):
         raise error("ncu_table", given=", ".join(header[:3]))
     return [
         {name: _number(name, cell, unit) if "__" in name else cell for name, cell, unit in zip(header, row, units)}

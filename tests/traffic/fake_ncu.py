@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from flashlab.traffic.counters import METRICS
+from flashlab.traffic.launches import METRICS
 
 UNITS = {"registers": "register/thread", "sram_bytes": "byte/block", "time_ms": "ns", "shared_bytes": ""}
 UNITS |= {field: "%" for field in METRICS if field.endswith("percent")}

@@ -14,7 +14,7 @@ from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records as records
 from flashlab.traffic import counters, ncu
 from flashlab.traffic.counter_records import CounterRecord, digest, grid, held, load, measure_or_recall, recall, record, stale
-from flashlab.traffic.counters import Counted, Uncounted, launch
+from flashlab.traffic.launches import Counted, Uncounted, launch
 
 PROBLEM = AttentionProblem(1024, 1024, 64, heads=16, dtype="bfloat16")
 LAUNCHES = tuple(launch(row) for row in ncu.parse(fake.table([("forward_kernel", 512), ("other", 2)])))

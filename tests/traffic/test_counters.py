@@ -10,7 +10,8 @@ from flashlab.driver import GpuFound
 from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counters, ncu
-from flashlab.traffic.counters import METRICS, OPTIONAL, WORKLOADS, Counted, Follow, Launch, Uncounted, assign, check, count, count_many, kinds
+from flashlab.traffic.counters import WORKLOADS, Follow, assign, check, count, count_many, kinds
+from flashlab.traffic.launches import METRICS, OPTIONAL, Counted, Launch, Uncounted, launch
 
 SMALL = AttentionProblem(1024, 1024, 64, heads=2, dtype="bfloat16")
 LARGE = SMALL.with_(n_q=2048, n_k=2048, causal=True)
@@ -52,7 +53,7 @@ def test_a_launch_has_every_number_in_the_unit_of_its_name(gpu, tmp_path, monkey
 
 def test_totals_add_up_the_launches():
     (row,) = ncu.parse(fake.table([("a", 1)]))
-    counted = Counted("triton", "backward", SMALL.with_(n_k=7), (counters.launch(row),) * 3)
+    counted = Counted("triton", "backward", SMALL.with_(n_k=7), (launch(row),) * 3)
     assert (counted.dram_bytes_read, counted.dram_bytes_written, counted.dram_bytes) == (37_945_344, 12_582_912, 50_528_256)
     assert (counted.l2_bytes, counted.shared_bytes, counted.time_ms) == (871_366_656, 384_000, pytest.approx(3.06144))
     assert counted.total("registers") == 384
@@ -63,12 +64,12 @@ def test_totals_add_up_the_launches():
 def test_a_counter_that_the_gpu_lacks(field):
     (row,) = ncu.parse(fake.table([("k", 1)], values=fake.VALUES | {field: "n/a"}))
     if field in OPTIONAL:
-        one = counters.launch(row)
+        one = launch(row)
         assert getattr(one, field) is None and "k: " in repr(one)
         assert Counted("triton", "forward", SMALL, (one,)).total(field) == 0
     else:
         with pytest.raises(ERRORS["ncu_metric"][0]) as caught:
-            counters.launch(row)
+            launch(row)
         assert str(caught.value) == f"ncu has no {METRICS[field][0]} of k on this GPU, so there is nothing to show. Count on another GPU."
 
 

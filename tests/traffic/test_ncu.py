@@ -10,8 +10,9 @@ import pytest
 
 from flashlab.errors import ERRORS
 from flashlab.traffic import ncu
-from flashlab.traffic.counters import METRICS
+from flashlab.traffic.launches import METRICS
 
+NAMES = '"Kernel Name","Block Size","Grid Size"'
 # As ncu 2025.3 wrote it on an H200 with automatic units, cut to five columns of metrics.
 AUTOMATIC = """\
 ==PROF== Connected to process 609 (/usr/bin/python3.12)
@@ -42,13 +43,13 @@ def test_every_unit_is_brought_to_bytes_ms_and_percent():
     + [("ms", 5), ("msecond", 5), ("second", 5e3), ("%", 5), ("register/thread", 5), ("byte/block", 5), ("Kbyte/block", 5e3), ("", 5)],
 )
 def test_a_unit(unit, value):
-    (row,) = ncu.parse(f'"Kernel Name","a__b"\n"","{unit}"\n"k","5"\n')
+    (row,) = ncu.parse(f'{NAMES},"a__b"\n"","","","{unit}"\n"k","x","y","5"\n')
     assert row["a__b"] == pytest.approx(value)
 
 
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ERRORS["ncu_unit"][0], match="^ncu gave dram__bytes_read.sum in 'furlong', which is none of byte, Kbyte, "):
-        ncu.parse('"Kernel Name","dram__bytes_read.sum"\n"","furlong"\n"k","5"\n')
+        ncu.parse(f'{NAMES},"dram__bytes_read.sum"\n"","","","furlong"\n"k","x","y","5"\n')
 
 
 @pytest.mark.parametrize("text", ["", "==PROF== Connected\n==WARNING== No kernels were profiled.\n", '"ID","Kernel Name","a__b"\n'])
@@ -56,9 +57,9 @@ def test_no_table_is_no_rows(text):
     assert ncu.parse(text) == []
 
 
-@pytest.mark.parametrize("text", ['"ID","Section"\n"",""\n', '"ID","Kernel Name","a__b"\n"0","k","1"\n'])
+@pytest.mark.parametrize("text", ['"ID","Section"\n"",""\n', f'"ID",{NAMES},"a__b"\n"0","k","x","y","1"\n', '"ID","Kernel Name","a__b"\n"","","byte"\n'])
 def test_another_table_is_refused(text):
-    with pytest.raises(ERRORS["ncu_table"][0], match="^ncu's table begins with ID, .*, without names and units as expected. Count with another version"):
+    with pytest.raises(ERRORS["ncu_table"][0], match="^ncu's table begins with ID, .*, and lacks kernels' names and sizes or a row of units. Count with"):
         ncu.parse(text)
 
 
