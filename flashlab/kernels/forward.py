@@ -1,9 +1,10 @@
 """FlashAttention-2's forward pass in Triton: one program for each tile of queries, a loop over tiles of keys.
 
-Source: Dao 2023, Algorithm 1; reference/flash2.py is the same loop in NumPy, line for line.
+Source: Dao 2023, Algorithm 1; reference/flash2.py is the same loop in NumPy.
 
 Unlike reference/flash2.py: batches, heads and grouped queries; masks as functions (masks.py); powers of two instead of
-e; tiles that no query sees are skipped, and tiles that every query sees whole are not compared with the mask.
+e; a step multiplies the keys of the next tile (attend); tiles that no query sees are skipped, and tiles that every query
+sees whole are not compared with the mask.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
 stored. Does not handle: variable lengths, paged caches, fp8, dropout.

@@ -40,7 +40,7 @@ What stands between head_dim 64 and 1.6 times: short causal rows. From n = 4,096
 There a program sees four or five tiles of 128 keys, of which the last is half hidden; 64 x 64 tiles with 128 registers give 315
 instead of 283 at n 1,024, 394 instead of 376 at 2,048, and lose at 4,096 (444 / 454) and without a mask (453 / 472 at 2,048).
 A tile chosen by n and mask as well would bring the mean to 1.59. Leaving out the care for rows without a key where a tile
-is seen whole: 0.7 percent. Row sums kept as eight columns a row until the end: 2 to 5 percent slower, for their registers.
+is seen whole: 0.7 percent. Row sums kept as eight columns a row until the end: up to 5 percent slower, for their registers.
 """
 
 from __future__ import annotations
