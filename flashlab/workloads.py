@@ -3,9 +3,10 @@
     python -m flashlab.workloads count JOB.json EVENTS     each workload once between cudaProfilerStart and cudaProfilerStop
     python -m flashlab.workloads compile JOB.json          each once, so that Triton's cache holds its kernels
 
-A job is {"items": [{"workload", "pass", "problem"}], "until": time.time() after which nothing new is begun}. EVENTS gets one JSON object a line for each item as it is
-done: index, name, state ("counted", "skipped" or "failed"), why, seconds. Before each item a marker is launched whose
-grid is the item's number plus one, so that ncu's table says which launches are whose.
+A job is {"items": [{"workload", "pass", "problem"}], "until"}: after the time.time() of `until` nothing new is begun. EVENTS
+gets one JSON object a line for each item as it is done: index, name, state ("counted", "skipped" or "failed"), why,
+seconds. Before each item a marker is launched whose grid is the item's number plus one, so that ncu's table says which
+launches are whose.
 
 A call that takes more than SLOW_S is not counted, nor is a longer sequence of the same kind: ncu runs it several times.
 """

@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from flashlab import provenance, runtime
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import ncu
-from flashlab.traffic.counters import Request, check, count, count_many
+from flashlab.traffic.counters import Request, check, compile_kinds, count_many
 from flashlab.traffic.launches import Counted, Launch, Uncounted, name
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -96,10 +96,16 @@ def sizes(problem: AttentionProblem) -> tuple:
     return tuple(getattr(problem, size) for size in SIZES)
 
 
-def recall(workload: str, problem: AttentionProblem, pass_: str = "forward", *, records: Iterable[CounterRecord] | None = None) -> CounterRecord | None:
+def key(one: Counted) -> tuple:
+    """What was counted: two records with the same key are of the same bytes."""
+    return one.workload, one.pass_, sizes(one.problem)
+
+
+def recall(
+    workload: str, problem: AttentionProblem, pass_: str = "forward", *, records: Iterable[CounterRecord] | None = None
+) -> CounterRecord | None:
     """The newest record of a workload on a problem, or None."""
-    wanted = (workload, pass_, sizes(problem))
-    found = [one for one in (load() if records is None else records) if (one.counted.workload, one.counted.pass_, sizes(one.counted.problem)) == wanted]
+    found = [one for one in (load() if records is None else records) if key(one.counted) == (workload, pass_, sizes(problem))]
     return max(found, key=lambda one: one.date, default=None)
 
 
@@ -108,16 +114,26 @@ def measure_or_recall(workload: str, problem: AttentionProblem, pass_: str = "fo
 
     Raises LookupError where it can be had neither way.
     """
-    check(workload, pass_)
+    return measure_or_recall_many([(workload, pass_, problem)], **options)[0]
+
+
+def measure_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted]:
+    """The same for a list of (workload, pass, problem), counted in one process."""
+    for workload, pass_, _ in requests:
+        check(workload, pass_)
     try:
-        return count(workload, problem, pass_, **options)
+        results = count_many(requests, **options)
     except RuntimeError as reason:
-        why = str(reason)
-    found = recall(workload, problem, pass_)
+        results = [Uncounted(*request, str(reason)) for request in requests]
+    records = load() if any(isinstance(one, Uncounted) for one in results) else []
+    return [_recalled(one, records) if isinstance(one, Uncounted) else one for one in results]
+
+
+def _recalled(one: Uncounted, records: list[CounterRecord]) -> Counted:
+    found = recall(one.workload, one.problem, one.pass_, records=records)
     if found is None:
-        raise error("count_recorded", given=name(Uncounted(workload, pass_, problem, why)), why=why, allowed=held(load()))
-    counted = found.counted
-    return Counted(counted.workload, counted.pass_, counted.problem, counted.launches, f"{counted.where}; not counted here: {why}")
+        raise error("count_recorded", given=name(one), why=one.why, allowed=held(records))
+    return replace(found.counted, where=f"{found.counted.where}; not counted here: {one.why}")
 
 
 def held(records: Iterable[CounterRecord]) -> str:
@@ -156,20 +172,19 @@ def record(
     path = path or RECORDED / provenance.file_name(device)
     known = {"device": device, **provenance.versions(), "ncu": ncu.version(ncu.find())}
     have = {
-        (one.counted.workload, one.counted.pass_, sizes(one.counted.problem))
+        key(one.counted)
         for one in (load(path) if path.exists() else [])
         if not stale(one) and all(getattr(one, field) == value for field, value in known.items())
     }
-    compiled = False
-    for part in grid():
-        wanted = [one for one in part if (one[0], one[1], sizes(one[2])) not in have]
+    parts = [[one for one in part if (one[0], one[1], sizes(one[2])) not in have] for part in grid()]
+    compile_kinds(sum(parts, []), budget_s / 2)
+    for wanted in parts:
         left_s = budget_s - (time.monotonic() - begun)
         if wanted and left_s < LEAST_S:
             missing += [Uncounted(*one, "the time given was over") for one in wanted]
             continue
         date = provenance.now()
-        results = count_many(wanted, budget_s=left_s, compile_first=not compiled, log=log, told=told)
-        compiled = compiled or bool(wanted)  # the second part's kernels are those of the first at other lengths
+        results = count_many(wanted, budget_s=left_s, compile_first=False, log=log, told=told)
         for one in results:
             if isinstance(one, Uncounted):
                 missing.append(one)

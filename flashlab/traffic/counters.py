@@ -82,15 +82,16 @@ def count_many(
     path = ncu.find()
     if not requests:
         return []
+    if compile_first:
+        compile_kinds(requests, budget_s / 2)
     with tempfile.TemporaryDirectory(prefix="flashlab-count-") as folder:
         work = Path(folder)
-        if compile_first:
-            _compile(requests, work, budget_s / 2)
         for tried, fields in enumerate((METRICS, METRICS.keys() - OPTIONAL)):
             said, output, events = (work / f"{name}{tried}" for name in ("ncu", "output", "events"))
             seen = Follow(events, len(requests), told)
             job = _write(work, f"job{tried}", requests, until)
-            arguments = ncu.command(path, [METRICS[field][0] for field in METRICS if field in fields], said, [*CHILD, "count", str(job), str(events)])
+            metrics = [metric for field, (metric, _) in METRICS.items() if field in fields]
+            arguments = ncu.command(path, metrics, said, [*CHILD, "count", str(job), str(events)])
             status = ncu.run(arguments, output, timeout_s=max(until - time.time(), 0) + SPARE_S, environment=_environment(), meanwhile=seen)
             text = said.read_text(errors="replace") if said.exists() else ""
             if log is not None:
@@ -161,33 +162,43 @@ def _write(folder: Path, stem: str, requests: Sequence[Request], until: float = 
 
 
 def kinds(requests: Iterable[Request]) -> list[Request]:
-    """One request, the shortest, of each kind that Triton compiles for: all but the length."""
-    found: dict[tuple, Request] = {}
+    """The shortest requests that between them need every kernel that Triton compiles.
+
+    Kernels are compiled for all but the length; of `unfused` one (the softmax, a row in registers) for the length and nothing else.
+    """
+    found, chosen = set(), []
     for workload, pass_, problem in sorted(requests, key=lambda one: one[2].n_q):
-        if workload.partition("-")[0] not in ("standard", "sdpa"):
-            found.setdefault((workload, pass_, problem.head_dim, problem.causal, problem.dtype), (workload, pass_, problem))
-    return list(found.values())
+        if workload.partition("-")[0] in ("standard", "sdpa"):
+            continue
+        needs = {(workload, pass_, problem.head_dim, problem.causal, problem.dtype)}
+        if workload == "unfused":
+            needs.add((workload, problem.n_k, problem.dtype))
+        if needs - found:
+            found |= needs
+            chosen.append((workload, pass_, problem))
+    return chosen
 
 
-def _compile(requests: Sequence[Request], folder: Path, seconds: float) -> None:
+def compile_kinds(requests: Iterable[Request], seconds: float) -> None:
     """Run one of each kind without ncu, several processes at a time, so that Triton's cache on disk holds their kernels.
 
-    What fails here fails again, and is told, when it is counted.
+    What fails here fails again, and is told, when it is counted. One kind alone is left to its counting.
     """
     chosen = kinds(requests)
     if len(chosen) < 2:
         return
     shares = min(len(chosen), os.cpu_count() or 1)
     started, until = [], time.monotonic() + seconds
-    try:
-        for share in range(shares):
-            job = _write(folder, f"compile{share}", chosen[share::shares])
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            started.append(subprocess.Popen([*CHILD, "compile", str(job)], env=_environment(), start_new_session=True, **quiet))
-        for process in started:
-            process.wait(max(until - time.monotonic(), 0.01))
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        for process in started:
-            ncu.end(process)
+    with tempfile.TemporaryDirectory(prefix="flashlab-compile-") as folder:
+        try:
+            for share in range(shares):
+                job = _write(Path(folder), f"compile{share}", chosen[share::shares])
+                quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                started.append(subprocess.Popen([*CHILD, "compile", str(job)], env=_environment(), start_new_session=True, **quiet))
+            for process in started:
+                process.wait(max(until - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            for process in started:
+                ncu.end(process)

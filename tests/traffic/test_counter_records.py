@@ -13,7 +13,7 @@ from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records as records
 from flashlab.traffic import counters, ncu
-from flashlab.traffic.counter_records import CounterRecord, digest, grid, held, load, measure_or_recall, recall, record, stale
+from flashlab.traffic.counter_records import CounterRecord, digest, grid, held, load, measure_or_recall, measure_or_recall_many, recall, record, stale
 from flashlab.traffic.launches import Counted, Uncounted, launch
 
 PROBLEM = AttentionProblem(1024, 1024, 64, heads=16, dtype="bfloat16")
@@ -125,8 +125,22 @@ def test_without_a_gpu_the_recorded_one_is_shown_and_says_why(folder, monkeypatc
 
 def test_with_a_gpu_it_is_counted(monkeypatch):
     here = Counted("triton", "forward", PROBLEM, LAUNCHES, "counted here")
-    monkeypatch.setattr(records, "count", lambda *arguments, **options: here)
+    monkeypatch.setattr(records, "count_many", lambda requests, **options: [here for _ in requests])
     assert measure_or_recall("triton", PROBLEM) == here
+
+
+def test_of_a_list_only_what_could_not_be_counted_is_recalled(folder, monkeypatch):
+    here = Counted("triton", "forward", PROBLEM, LAUNCHES, "counted here")
+    there = Uncounted("flash1", "forward", PROBLEM, "one call takes 9 s")
+    asked = []
+    monkeypatch.setattr(records, "count_many", lambda requests, **options: asked.append((requests, options)) or [here, there])
+    requests = [("triton", "forward", PROBLEM), ("flash1", "forward", PROBLEM)]
+    with pytest.raises(LookupError, match="^flash1 forward, n 1,024, head_dim 64, full was not counted here and is not recorded. one call takes 9 s"):
+        measure_or_recall_many(requests)
+    provenance.append(made("flash1").to_json(), folder / "gpu.jsonl")
+    one, two = measure_or_recall_many(requests, budget_s=7)
+    assert one.where == "counted here" and two.where == "recorded on NVIDIA H200, 2026-11-05; not counted here: one call takes 9 s"
+    assert asked[-1] == (requests, {"budget_s": 7})
 
 
 def test_what_is_held_in_a_few_words():
@@ -161,10 +175,12 @@ def gpu(folder, tmp_path, monkeypatch):
 def counter(monkeypatch, fails=(), stops=False):
     """Stands for count_many; returns what it was asked."""
     asked = []
+    monkeypatch.setattr(records, "compile_kinds", lambda requests, seconds: asked.append(("compile", list(requests))))
 
     def count_many(requests, *, budget_s, compile_first, log, told):
-        asked.append((list(requests), compile_first))
-        if stops and len(asked) > 1:
+        asked.append(("count", list(requests)))
+        assert not compile_first
+        if stops and len(asked) > 2:
             raise ERRORS["ncu_timeout"][0]("ncu had not ended")
         for number, (workload, pass_, problem) in enumerate(requests):
             if number in fails:
@@ -180,15 +196,15 @@ def test_recording_goes_on_where_it_ended(gpu, folder, monkeypatch):
     asked = counter(monkeypatch, fails={3})
     path, added, missing = record(told=None)
     assert path == folder / "nvidia-h200.jsonl" and added == 98 and len(missing) == 2
-    assert [first for _, first in asked] == [True, False]
+    assert [(what, len(requests)) for what, requests in asked] == [("compile", 100), ("count", 36), ("count", 64)]
     (one, *_) = load(path)
     assert not stale(one) and {name: getattr(one, name) for name in MACHINE} == MACHINE
     assert one.date <= provenance.now() and len({each.date for each in load(path)}) <= 2  # one date a part
     asked.clear()
     assert record(told=None)[1:] == (2, [])  # what was missing is asked for again, and nothing else
-    assert [len(requests) for requests, _ in asked] == [1, 1]
+    assert [(what, len(requests)) for what, requests in asked] == [("compile", 2), ("count", 1), ("count", 1)]
     asked.clear()
-    assert record(told=None)[1:] == (0, []) and [requests for requests, _ in asked] == [[], []]
+    assert record(told=None)[1:] == (0, []) and [requests for _, requests in asked] == [[], [], []]
 
 
 def test_a_part_that_fails_leaves_the_one_before_recorded(gpu, folder, monkeypatch):
@@ -205,26 +221,18 @@ def test_records_of_other_code_or_versions_are_counted_again(gpu, folder, monkey
         provenance.append(replace(made(workload, pass_, problem), **changes).to_json(), folder / "nvidia-h200.jsonl")
     asked = counter(monkeypatch)
     record(told=None)
-    assert (workload, pass_, problem) in asked[0][0]
+    assert (workload, pass_, problem) in asked[1][1]
 
 
 def test_when_the_time_is_over_the_rest_is_named(gpu, monkeypatch):
     asked = counter(monkeypatch)
     path, added, missing = record(budget_s=records.LEAST_S - 1, told=None)
-    assert added == 0 and len(missing) == 100 and {one.why for one in missing} == {"the time given was over"} and asked == []
-
-
-def test_a_resumed_recording_on_a_fresh_machine_compiles(gpu, folder, monkeypatch):
-    first, _ = grid()
-    for workload, pass_, problem in first:
-        provenance.append(made(workload, pass_, problem).to_json(), folder / "nvidia-h200.jsonl")
-    asked = counter(monkeypatch)
-    record(told=None)
-    assert [(len(requests), compile_first) for requests, compile_first in asked] == [(0, True), (64, True)]
+    assert added == 0 and len(missing) == 100 and {one.why for one in missing} == {"the time given was over"}
+    assert [what for what, _ in asked] == ["compile"]
 
 
 def test_recording_through_ncu_end_to_end(gpu, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(counters, "_compile", lambda *arguments: None)
+    monkeypatch.setattr(records, "compile_kinds", lambda *arguments: None)
     monkeypatch.setattr(records, "grid", lambda: [[("triton", "forward", PROBLEM)], [("sdpa-math", "forward", PROBLEM)]])
     plans = [{"log": fake.table([(counters.MARKER, 1), (kernel, 7)]), "events": [fake.event(0)]} for kernel in "ab"]
     fake.install(tmp_path, monkeypatch, *plans)

@@ -102,7 +102,7 @@ def test_what_came_before_a_fault_of_ncu_is_kept(gpu, tmp_path, monkeypatch):
 
 # -- the process --------------------------------------------------------------------------------------------------------------
 def test_one_process_counts_a_list_and_tells_as_it_goes(gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(counters, "_compile", lambda *arguments: None)
+    monkeypatch.setattr(counters, "compile_kinds", lambda *arguments: None)
     calls = fake.install(tmp_path, monkeypatch, plan([(MARK, 1), ("a", 1), (MARK, 2), ("b", 1)], [fake.event(0), fake.event(1)]))
     told, log = [], tmp_path / "kept" / "log"
     requests = [("triton", "forward", SMALL), ("sdpa-flash", "backward", LARGE)]
@@ -165,14 +165,30 @@ def test_one_of_each_kind_is_compiled_and_other_peoples_are_not():
     }  # fmt: skip
 
 
+def test_a_kernel_that_is_compiled_for_each_length_is_run_once_at_each():
+    wide = {n: SMALL.with_(n_q=n, n_k=n, head_dim=128) for n in (1024, 2048, 4096)}
+    requests = [("unfused", "forward", p) for n in wide for p in (wide[n], wide[n].with_(causal=True))]
+    assert [(p.n_q, p.causal) for _, _, p in kinds(requests)] == [(1024, False), (1024, True), (2048, False), (4096, False)]
+
+
+def test_a_list_of_kinds_is_compiled_before_it_is_counted(gpu, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(counters, "compile_kinds", lambda requests, seconds: compiled.append((list(requests), seconds)))
+    fake.install(tmp_path, monkeypatch, plan([(MARK, 1), ("a", 1)], [fake.event(0)]))
+    requests = [("triton", "forward", SMALL)]
+    count_many(requests, budget_s=40)
+    count_many(requests, compile_first=False)
+    assert compiled == [(requests, 20)]
+
+
 def test_kinds_are_compiled_in_processes_of_their_own(gpu, tmp_path, monkeypatch):
     script = tmp_path / "child.py"
     script.write_text(f"import json, sys, pathlib\njob = json.loads(open(sys.argv[2]).read())\nassert sys.argv[1] == 'compile'\n"
                       f"[pathlib.Path({str(tmp_path)!r}, item['pass']).write_text('x') for item in job['items']]")  # fmt: skip
     monkeypatch.setattr(counters, "CHILD", [counters.sys.executable, str(script)])
-    counters._compile([("triton", "forward", SMALL)], tmp_path, 20)
+    counters.compile_kinds([("triton", "forward", SMALL)], 20)
     assert not (tmp_path / "forward").exists()  # one kind: the child compiles it as it warms up
-    counters._compile([("triton", "forward", SMALL), ("triton", "backward", SMALL)], tmp_path, 20)
+    counters.compile_kinds([("triton", "forward", SMALL), ("triton", "backward", SMALL)], 20)
     assert (tmp_path / "forward").exists() and (tmp_path / "backward").exists()
 
 
@@ -181,7 +197,7 @@ def test_compiling_that_takes_too_long_is_ended(gpu, tmp_path, monkeypatch):
     popen = counters.subprocess.Popen
     monkeypatch.setattr(counters.subprocess, "Popen", lambda *a, **o: started.append(popen(*a, **o)) or started[-1])
     monkeypatch.setattr(counters, "CHILD", [counters.sys.executable, "-c", "import time; time.sleep(60)"])
-    counters._compile([("triton", "forward", SMALL), ("triton", "backward", SMALL)], tmp_path, 0.2)
+    counters.compile_kinds([("triton", "forward", SMALL), ("triton", "backward", SMALL)], 0.2)
     assert len(started) >= 1 and all(process.poll() is not None for process in started)
 
 
