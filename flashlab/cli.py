@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     measured.add_argument("--heads", type=int, default=16)
     measured.add_argument("--dtype", default="bfloat16")
     measured.add_argument("--causal", action="store_true")
-    measured.add_argument("--record", action="store_true", help="count the whole grid and keep it, for authors")
+    measured.add_argument("--record", action="store_true", help="count the whole grid and keep it, for authors; needs no TARGET")
     measured.add_argument("--out", type=Path, metavar="FILE", help="where records are added (default: the GPU's file in flashlab/traffic/recorded/)")
     measured.add_argument("--budget", type=float, metavar="SECONDS", help="with --record: begin nothing new after this long (default: 110)")
     measured.add_argument("--log", type=Path, metavar="FILE", help="with --record: where ncu's own text is added")
@@ -114,7 +114,7 @@ def run_record(options: argparse.Namespace) -> int:
 
 
 def run_count(options: argparse.Namespace) -> int:
-    if not options.measured:
+    if not (options.measured or options.record):
         from flashlab.count import report
 
         return report(options.target, options.arguments)

@@ -126,7 +126,7 @@ def test_recording(monkeypatch, capsys, tmp_path):
         "triton forward, n 4,096, head_dim 128, full: failed: no\n"
         f"5 records were added to {tmp_path}/gpu.jsonl; 3 are missing: run it again to go on\n"
     )
-    assert cli.main(["count", "--measured", "--record"]) == 0
+    assert cli.main(["count", "--record"]) == 0  # --record is --measured too
     assert asked == [(Path("x.jsonl"), Path("ncu.log"), {"budget_s": 90.0}), (None, None, {})]
     assert capsys.readouterr().out.endswith(f"5 records were added to {tmp_path}/gpu.jsonl\n")
 

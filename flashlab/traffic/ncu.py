@@ -135,11 +135,6 @@ def _number(metric: str, cell: str, unit: str) -> float | None:
         return None
 
 
-def passes(text: str) -> int:
-    """The most passes that a kernel needed, as ncu's progress lines say; 0 if they say nothing."""
-    return max(map(int, re.findall(r"- (\d+) pass(?:es)?\s*$", text, re.M)), default=0)
-
-
 def fault(log: str, status: int, output: str) -> Exception | None:
     """What went wrong, by ncu's log, the exit status and what the program printed; None if nothing did."""
     if CLOSED in log or CLOSED in output:

@@ -67,10 +67,6 @@ def test_a_torn_last_line_is_left_out():
     assert len(ncu.parse(AUTOMATIC.rstrip()[:-40] + '"')) == 1
 
 
-def test_the_most_passes():
-    assert ncu.passes(AUTOMATIC) == 3 and ncu.passes("") == 0
-
-
 def test_the_command_line():
     line = ncu.command("/opt/ncu", ["a.sum", "b.sum"], Path("/tmp/log"), ["python", "-m", "child"])
     assert line[0] == "/opt/ncu" and line[-3:] == ["python", "-m", "child"]
