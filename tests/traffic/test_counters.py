@@ -1,6 +1,7 @@
 """counters.py: what the child is asked, whose launch is whose, and what is told where nothing could be counted."""
 
 import json
+from pathlib import Path
 
 import fake_ncu as fake
 import pytest
@@ -71,6 +72,21 @@ def test_a_counter_that_the_gpu_lacks(field):
         with pytest.raises(ERRORS["ncu_metric"][0]) as caught:
             launch(row)
         assert str(caught.value) == f"ncu has no {METRICS[field][0]} of k on this GPU, so there is nothing to show. Count on another GPU."
+
+
+def test_threads_and_programs_have_three_sides():
+    text = fake.table([("k", 6)]).replace("(128, 1, 1)", "(32, 4, 2)").replace("(6, 1, 1)", "(6, 5, 4)")
+    (row,) = ncu.parse(text)
+    assert (launch(row).threads, launch(row).grid) == (256, (6, 5, 4))
+
+
+def test_the_child_finds_this_flashlab_and_numbers_have_points(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    environment = counters._environment()
+    assert environment["PYTHONPATH"].split(":") == [str(Path(counters.__file__).parents[2]), "/elsewhere"] and environment["LC_ALL"] == "C"
+    monkeypatch.delenv("PYTHONPATH")
+    assert counters._environment()["PYTHONPATH"] == str(Path(counters.__file__).parents[2])
 
 
 # -- whose launch it is -----------------------------------------------------------------------------------------------------
