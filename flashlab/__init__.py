@@ -4,7 +4,8 @@ The map, in reading order:
 
     problem      AttentionProblem: sizes and seeded inputs (errors: the one table of error messages)
     reference/   the algorithms in order of discovery, in NumPy, over recording memory
-    traffic/     the same bytes counted several ways: trace, recording memory, closed forms, PyTorch operators, Triton kernels
+    traffic/     the same bytes counted several ways: trace, recording memory, closed forms, PyTorch operators, Triton kernels,
+                 the GPU's own counters
     hardware     GPUs from their data sheets, with sources; the roofline of a problem
     kernels/     the same steps on torch tensors, in PyTorch and in Triton; attention()
     bench/       honest timing; our kernels beside PyTorch's
@@ -17,7 +18,9 @@ The map, in reading order:
     doctor       what this machine has, what works and what to do (machine: its checks; smoke: a tiny kernel that it runs)
     lab          JupyterLab on your copies of the lessons (copies: made, refreshed, put back)
     record       runs lessons on a GPU and stores what they show
-    count        traces each launch of a kernel in your own file
+    count        traces each launch of a kernel in your own file (count_measured: by the GPU's counters)
+    workloads    what the counters count, by name, in a process of its own
+    provenance   of which code and machine a recorded number is
     cli          flashlab lab · doctor · reset · record · count · bench
 
 Importing flashlab loads neither torch nor triton; the names below load what they need when you first use them.

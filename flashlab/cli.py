@@ -48,9 +48,22 @@ def parser() -> argparse.ArgumentParser:
     record.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
     record.set_defaults(call=run_record)
 
-    count = commands.add_parser("count", help="count the bytes of a Triton kernel in your own file")
-    count.add_argument("target", metavar="FILE.py:kernel")
+    count = commands.add_parser("count", help="count the bytes of a Triton kernel in your own file, by tracing or by the GPU's counters")
+    count.add_argument("target", nargs="?", default="", metavar="TARGET", help="FILE.py:kernel; with --measured FILE.py:function or a name, e.g. triton")
     count.add_argument("arguments", nargs="*", help="after --: the file's own command line")
+    count.add_argument("--measured", action="store_true", help="by the GPU's counters, under Nsight Compute; the function is called with q, k, v")
+    measured = count.add_argument_group("with --measured")
+    measured.add_argument("--pass", dest="pass_", choices=("forward", "backward"), default="forward")
+    measured.add_argument("--n", type=_whole_numbers, default=[4096], metavar="N,N", help="queries and keys (default: 4096)")
+    measured.add_argument("--head-dim", type=_whole_numbers, default=[128], metavar="D,D", help="default: 128")
+    measured.add_argument("--batch", type=int, default=1)
+    measured.add_argument("--heads", type=int, default=16)
+    measured.add_argument("--dtype", default="bfloat16")
+    measured.add_argument("--causal", action="store_true")
+    measured.add_argument("--record", action="store_true", help="count the whole grid and keep it, for authors; needs no TARGET")
+    measured.add_argument("--out", type=Path, metavar="FILE", help="where records are added (default: the GPU's file in flashlab/traffic/recorded/)")
+    measured.add_argument("--budget", type=float, metavar="SECONDS", help="with --record: begin nothing new after this long (default: 110)")
+    measured.add_argument("--log", type=Path, metavar="FILE", help="with --record: where ncu's own text is added")
     count.set_defaults(call=run_count)
 
     bench = commands.add_parser("bench", help="time our kernels beside PyTorch's on this GPU and keep the results")
@@ -101,9 +114,16 @@ def run_record(options: argparse.Namespace) -> int:
 
 
 def run_count(options: argparse.Namespace) -> int:
-    from flashlab.count import report
+    if not (options.measured or options.record):
+        from flashlab.count import report
 
-    return report(options.target, options.arguments)
+        return report(options.target, options.arguments)
+    from flashlab import count_measured
+
+    if options.record:
+        return count_measured.record(options.out, options.budget, options.log)
+    sizes = {name: getattr(options, name) for name in ("batch", "heads", "causal", "dtype")}
+    return count_measured.report(options.target, options.pass_, count_measured.problems(options.n, options.head_dim, **sizes))
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -121,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.call(options)
-    except (OSError, LookupError, RuntimeError) as problem:
+    except (OSError, LookupError, RuntimeError, ValueError) as problem:
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

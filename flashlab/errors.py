@@ -156,6 +156,27 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "{file} launched no kernel called {kernel}; it launched {launched}. Add a launch to the file, under"
         " if __name__ == '__main__' if you like: it is run as a program.",
     ),
+    "workload": (LookupError, "no workload is called {given!r}; there are: {allowed}. Or pass a function of your own as FILE.py:function."),
+    "workload_pass": (LookupError, "{workload} has no pass {given!r} to count; it has: {allowed}. Pass one of these."),
+    "workload_function": (LookupError, "{file} defines no function {given}; it defines {allowed}. Pass FILE.py:function, which is called with q, k, v."),
+    "ncu_missing": (
+        RuntimeError,
+        "there is no ncu on PATH ({given}), and only Nsight Compute reads the GPU's counters. Install nsight-compute (it comes"
+        " with the CUDA toolkit) and put ncu on PATH.",
+    ),
+    "ncu_closed": (
+        RuntimeError,
+        "the GPU's counters are closed to you ({given}). Run it as root, or ask whoever runs this machine for the driver's"
+        " option NVreg_RestrictProfilingToAdminUsers=0; in a container it needs --cap-add SYS_ADMIN.",
+    ),
+    "ncu_failed": (RuntimeError, "ncu ended with exit status {given}; it said: {said}. Mend what it names, then count again."),
+    "ncu_timeout": (RuntimeError, "ncu had not ended after {given} s and was stopped; nothing was counted. Count fewer or smaller problems at once."),
+    "ncu_table": (RuntimeError, "ncu's table begins with {given}, and lacks kernels' names and sizes or a row of units. Count with a newer Nsight Compute."),
+    "ncu_unit": (RuntimeError, "ncu gave {metric} in {given!r}, which is none of {allowed}. Add the unit to UNITS in flashlab/traffic/ncu.py."),
+    "ncu_metric": (RuntimeError, "ncu has no {given} of {kernel} on this GPU, so there is nothing to show. Count on another GPU."),
+    "count_not": (RuntimeError, "{given} was not counted: {why}. Mend that or choose another problem."),
+    "count_no_kernel": (RuntimeError, "{given} launched no kernel on the GPU. Pass a function that computes with q, k, v where they are."),
+    "count_recorded": (LookupError, "{given} was not counted here and is not recorded. {why} Recorded are: {allowed}."),
     "kernel_dtype": (TypeError, "{argument} has dtype {given}; the kernels take float16, bfloat16 and float32. Convert it first, e.g. {argument}.half()."),
     "dtype_differs": (TypeError, "{argument} has dtype {given}, but q has {needed}; q, k and v need the same dtype. Convert it: {argument}.to(q.dtype)."),
     "device_differs": (ValueError, "{argument} is on {given}, but q is on {needed}; q, k and v need the same device. Move it: {argument}.to(q.device)."),

@@ -1,40 +1,25 @@
-"""What was measured, kept: one JSON object a line, with the machine, the versions and a digest of our kernels' code.
+"""What was timed, kept: one JSON object a line, with the machine, the versions and a digest of our kernels' code.
 
-The digest is taken over syntax trees without docstrings, so a comment or a line break changes nothing, and any change
-that could change the speed makes our own records stale. Records of other people's kernels have no digest: their torch
-version stands for their code. Records of one run share a date, and only those are compared with each other.
+Digests and files are provenance.py's. Records of one run share a date, and only those are compared with each other.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import importlib.metadata
 import json
-import re
-import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from functools import cache
 from pathlib import Path
 
-import torch
-
+from flashlab import provenance
 from flashlab.bench.timing import Timing, device_name
-from flashlab.errors import error
 from flashlab.problem import AttentionProblem
+from flashlab.provenance import KERNELS, SOURCES
 from flashlab.traffic.model import attention_flops
 
 RECORDED = Path(__file__).parent / "recorded"
-KERNELS = Path(__file__).parents[1] / "kernels"
 # The papers' grid: every n has the same inputs to read, and twice the scores of the one before.
 TOKENS = 16384  # batch · n
 WIDTH = 2048  # heads · head_dim
-# The modules of flashlab/kernels that a pass of kernel `triton` runs through.
-SOURCES = {
-    "forward": ("api", "autotune", "forward", "joined_masks", "launch", "masks", "primitives", "tiles"),
-    "backward": ("api", "autotune", "backward", "joined_masks", "launch", "masks", "primitives", "tiles"),
-}
 BACKWARD_FLOPS = 2.5  # of the forward's: five matrix products instead of two; a kernel that repeats one gets no credit for it
 
 
@@ -97,23 +82,8 @@ def record(
     return Record(
         kernel, pass_, p.dtype, p.batch, p.heads, p.kv_heads, p.n_q, p.n_k, p.head_dim, p.causal,
         timing.time_ms, timing.p20_ms, timing.p80_ms, flops / timing.time_ms / 1e9, extra_bytes,
-        **_machine(device), date=date, digest=digest(pass_) if is_ours(kernel) else None,
+        device=device_name(device), **provenance.versions(), date=date, digest=digest(pass_) if is_ours(kernel) else None,
     )  # fmt: skip
-
-
-@cache
-def _machine(device: str) -> dict[str, str]:
-    """The device, its driver, and the versions of torch and Triton."""
-    try:
-        ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=20).stdout.split()[0]
-    except (OSError, IndexError, subprocess.SubprocessError):
-        driver = "unknown"
-    try:
-        triton = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        triton = "not installed"
-    return {"device": device_name(device), "driver": driver, "torch": torch.__version__, "triton": triton}
 
 
 # -- the digest -------------------------------------------------------------------------------------------------------
@@ -124,29 +94,7 @@ def is_ours(kernel: str) -> bool:
 
 def digest(pass_: str, folder: Path = KERNELS) -> str:
     """Twelve hexadecimal digits that change when the code of `pass_` does, and not with its comments and docstrings."""
-    return _digest(pass_, folder, tuple((folder / f"{name}.py").stat().st_mtime_ns for name in SOURCES[pass_]))
-
-
-@cache
-def _digest(pass_: str, folder: Path, changed: tuple) -> str:
-    trees = [_shape(ast.parse((folder / f"{name}.py").read_text())) for name in SOURCES[pass_]]
-    return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:12]
-
-
-def _shape(node: object) -> str:
-    """A syntax tree as text, without places and docstrings; empty fields are left out, since they differ between Pythons."""
-    if isinstance(node, ast.Constant):
-        return repr(node.value)
-    if isinstance(node, list):
-        return f"[{','.join(map(_shape, node))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    given = dict(ast.iter_fields(node))
-    documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-    if documented and ast.get_docstring(node, clean=False) is not None:
-        given["body"] = given["body"][1:]
-    inside = ",".join(f"{name}={_shape(value)}" for name, value in given.items() if value not in (None, []))
-    return f"{type(node).__name__}({inside})"
+    return provenance.digest(SOURCES[pass_], folder)
 
 
 def stale(record: Record) -> bool:
@@ -157,26 +105,17 @@ def stale(record: Record) -> bool:
 # -- files ------------------------------------------------------------------------------------------------------------
 def path_for(device: str) -> Path:
     """Where records of a device are kept: recorded/nvidia-h200.jsonl for an NVIDIA H200."""
-    return RECORDED / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.jsonl"
+    return RECORDED / provenance.file_name(device)
 
 
 def append(record: Record, path: Path) -> None:
     """Add one line at the end, so that an interrupted run keeps what it has."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(record.to_json() + "\n")
+    provenance.append(record.to_json(), path)
 
 
 def load(path: Path | None = None) -> list[Record]:
     """Every record of a file, or of all files of recorded/. Raises ValueError that names the file and line of what is no record."""
-    found = []
-    for file in sorted(RECORDED.glob("*.jsonl")) if path is None else [path]:
-        for number, line in enumerate(file.read_text().splitlines(), 1):
-            try:
-                found.append(Record.from_json(line))
-            except (ValueError, TypeError) as why:
-                raise error("not_a_record", file=file, line=number, why=why) from None
-    return found
+    return provenance.load(sorted(RECORDED.glob("*.jsonl")) if path is None else [path], Record.from_json)
 
 
 def on_grid(records: Iterable[Record]) -> list[Record]:

@@ -1,0 +1,194 @@
+"""What the hardware counted, kept: one JSON object a line, with the machine, the versions and a digest of our kernels.
+
+Here and not in bench/, since the cache model (traffic/cache.py) is judged by it, and traffic may not import bench; bench may
+import traffic. Digests and files are provenance.py's, as they are bench/records.py's.
+
+A line: workload, pass, dtype, batch, heads, kv_heads, n_q, n_k, head_dim, causal, launches (a list, one object a kernel in
+launch order, with the fields of launches.Launch), device, driver, torch, triton, ncu, date, digest.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from flashlab import provenance, runtime
+from flashlab.errors import error
+from flashlab.problem import AttentionProblem
+from flashlab.traffic import ncu
+from flashlab.traffic.counters import Request, check, compile_kinds, count_many
+from flashlab.traffic.launches import Counted, Launch, Uncounted, name
+
+RECORDED = Path(__file__).parent / "recorded"
+SIZES = ("dtype", "batch", "heads", "kv_heads", "n_q", "n_k", "head_dim", "causal")
+MACHINE = ("device", "driver", "torch", "triton", "ncu", "date", "digest")
+
+# What `flashlab count --measured --record` counts. The cache model is checked on OURS; the others stand beside them.
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+FIRST = 4096  # in a process of its own, so that the middle of the grid is kept whatever happens later
+HEAD_DIMS, HEADS = (64, 128), 16
+OURS = (("unfused", "forward"), ("flash1", "forward"), ("triton", "forward"), ("triton", "backward"))
+OTHERS = tuple((workload, "forward") for workload in ("standard", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "sdpa-math"))
+BUDGET_S, LEAST_S = 110, 15
+STALE = "stale: the kernel's code has changed since"
+
+
+@dataclass(frozen=True)
+class CounterRecord:
+    """One workload counted on one problem, and on what."""
+
+    counted: Counted
+    device: str
+    driver: str
+    torch: str
+    triton: str
+    ncu: str
+    date: str
+    digest: str | None
+
+    def to_json(self) -> str:
+        """One line, without the line's end. A scale is not kept: it moves no byte."""
+        one = self.counted
+        sizes = {size: getattr(one.problem, size) for size in SIZES}
+        machine = {field: getattr(self, field) for field in MACHINE}
+        return json.dumps({"workload": one.workload, "pass": one.pass_, **sizes, "launches": [asdict(x) for x in one.launches], **machine})
+
+    @classmethod
+    def from_json(cls, line: str) -> CounterRecord:
+        """Raises ValueError for a line that is not such an object, or has other fields."""
+        given = json.loads(line)
+        known = {"workload", "pass", *SIZES, "launches", *MACHINE}
+        if not isinstance(given, dict) or set(given) != known:
+            wrong = sorted(set(given) ^ known) if isinstance(given, dict) else [type(given).__name__]
+            raise ValueError(f"missing or unknown: {', '.join(wrong)}")
+        launches = tuple(Launch(**{**one, "grid": tuple(one["grid"])}) for one in given["launches"])
+        problem = AttentionProblem(**{size: given[size] for size in SIZES})
+        machine = {field: given[field] for field in MACHINE}
+        where = f"recorded on {given['device']}, {given['date'][:10]}"
+        if given["digest"] != digest(given["workload"], given["pass"]):
+            where += f"; {STALE}"
+        return cls(Counted(given["workload"], given["pass"], problem, launches, where), **machine)
+
+
+def digest(workload: str, pass_: str, folder: Path = provenance.KERNELS) -> str | None:
+    """The digest of the code behind a workload; None for other people's kernels."""
+    kernel = workload.partition("/")[0]
+    if kernel == "triton":
+        return provenance.digest(provenance.SOURCES[pass_], folder)
+    return provenance.digest(provenance.reached(kernel, folder), folder) if kernel in ("standard", "unfused", "flash1") else None
+
+
+def stale(one: CounterRecord) -> bool:
+    """Whether the workload's code has changed since. Always False for other people's kernels."""
+    return one.digest != digest(one.counted.workload, one.counted.pass_)
+
+
+def load(path: Path | None = None) -> list[CounterRecord]:
+    """Every record of a file, or of all files of recorded/. Raises ValueError that names the file and line of what is no record."""
+    return provenance.load(sorted(RECORDED.glob("*.jsonl")) if path is None else [path], CounterRecord.from_json)
+
+
+def sizes(problem: AttentionProblem) -> tuple:
+    """What two problems have in common that move the same bytes."""
+    return tuple(getattr(problem, size) for size in SIZES)
+
+
+def key(one: Counted) -> tuple:
+    """What was counted: two records with the same key are of the same bytes."""
+    return one.workload, one.pass_, sizes(one.problem)
+
+
+def recall(
+    workload: str, problem: AttentionProblem, pass_: str = "forward", *, records: Iterable[CounterRecord] | None = None
+) -> CounterRecord | None:
+    """The newest record of a workload on a problem, or None."""
+    found = [one for one in (load() if records is None else records) if key(one.counted) == (workload, pass_, sizes(problem))]
+    return max(found, key=lambda one: one.date, default=None)
+
+
+def measure_or_recall(workload: str, problem: AttentionProblem, pass_: str = "forward", **options: object) -> Counted:
+    """Counted here if this machine can, else as it was recorded, which its `where` says together with the reason.
+
+    Raises LookupError where it can be had neither way.
+    """
+    return measure_or_recall_many([(workload, pass_, problem)], **options)[0]
+
+
+def measure_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted]:
+    """The same for a list of (workload, pass, problem), counted in one process."""
+    for workload, pass_, _ in requests:
+        check(workload, pass_)
+    try:
+        results = count_many(requests, **options)
+    except RuntimeError as reason:
+        results = [Uncounted(*request, str(reason)) for request in requests]
+    records = load() if any(isinstance(one, Uncounted) for one in results) else []
+    return [_recalled(one, records) if isinstance(one, Uncounted) else one for one in results]
+
+
+def _recalled(one: Uncounted, records: list[CounterRecord]) -> Counted:
+    found = recall(one.workload, one.problem, one.pass_, records=records)
+    if found is None:
+        raise error("count_recorded", given=name(one), why=one.why, allowed=held(records))
+    return replace(found.counted, where=f"{found.counted.where}; not counted here: {one.why}")
+
+
+def held(records: Iterable[CounterRecord]) -> str:
+    """What is recorded, in a few words: workload, pass and lengths."""
+    lengths: dict[str, set[int]] = {}
+    for one in records:
+        lengths.setdefault(f"{one.counted.workload} {one.counted.pass_}", set()).add(one.counted.problem.n_q)
+    return "; ".join(f"{what} at n {', '.join(f'{n:,}' for n in sorted(ns))}" for what, ns in lengths.items()) or "none"
+
+
+# -- recording --------------------------------------------------------------------------------------------------------
+def grid() -> list[list[Request]]:
+    """What is recorded, in two parts, each counted in one process: everything at n = 4,096, then our kernels at the other lengths."""
+
+    def requests(workloads: Sequence[tuple[str, str]], lengths: Iterable[int]) -> Iterator[Request]:
+        for n in lengths:
+            for head_dim in HEAD_DIMS:
+                for causal in (False, True):
+                    problem = AttentionProblem(n, n, head_dim, heads=HEADS, causal=causal, dtype="bfloat16")
+                    yield from ((workload, pass_, problem) for workload, pass_ in workloads)
+
+    return [list(requests(OURS + OTHERS, [FIRST])), list(requests(OURS, [n for n in LENGTHS if n != FIRST]))]
+
+
+def record(
+    path: Path | None = None, *, budget_s: float = BUDGET_S, log: Path | None = None, told: Callable[[str], object] = print
+) -> tuple[Path, int, list[Uncounted]]:
+    """Count the grid and add what was counted to a file, part by part; (the file, how many, what was not counted).
+
+    What the file already holds of today's code, device and versions is not counted again, so a run that was cut short goes
+    on where it ended. Raises RuntimeError as count_many does.
+    """
+    begun, added, missing = time.monotonic(), 0, []
+    runtime.need_gpu("Recording what the counters say")
+    device = runtime.gpu_found().name
+    path = path or RECORDED / provenance.file_name(device)
+    known = {"device": device, **provenance.versions(), "ncu": ncu.version(ncu.find())}
+    have = {
+        key(one.counted)
+        for one in (load(path) if path.exists() else [])
+        if not stale(one) and all(getattr(one, field) == value for field, value in known.items())
+    }
+    parts = [[one for one in part if (one[0], one[1], sizes(one[2])) not in have] for part in grid()]
+    compile_kinds(sum(parts, []), budget_s / 2)
+    for wanted in parts:
+        left_s = budget_s - (time.monotonic() - begun)
+        if wanted and left_s < LEAST_S:
+            missing += [Uncounted(*one, "the time given was over") for one in wanted]
+            continue
+        date = provenance.now()
+        results = count_many(wanted, budget_s=left_s, compile_first=False, log=log, told=told)
+        for one in results:
+            if isinstance(one, Uncounted):
+                missing.append(one)
+                continue
+            provenance.append(CounterRecord(one, **known, date=date, digest=digest(one.workload, one.pass_)).to_json(), path)
+            added += 1
+    return path, added, missing
