@@ -23,6 +23,7 @@ RULES = {
     "traffic.trace": set(),
     "traffic.model": set(),
     "traffic": set(),
+    "traffic.cache": {"hardware"},
     "hardware_table": set(),
     "hardware": {"hardware_table", "runtime"},
     "reference": {"traffic.memory"},
