@@ -117,7 +117,7 @@ def through_l2(
     >>> from flashlab.traffic.schedule import scores_schedule
     >>> problem = AttentionProblem(n_q=4096, n_k=4096, head_dim=64, heads=8)
     >>> round(through_l2(scores_schedule(problem, block_q=128, block_k=128), "H200").dram_bytes_written / 1e6)
-    237
+    238
     """
     row = gpu_called(gpu)
     slots = row.multiprocessors * check_size("programs_per_multiprocessor", programs_per_multiprocessor)

@@ -113,6 +113,35 @@ def test_backward_with_dk_and_dv_apart():
 
 
 # -- the kernels that lose -------------------------------------------------------------------------------------------------
+def launched(run):
+    """[Trace] of every launch that `run` makes."""
+    traces = []
+    with launches(lambda launch: traces.append(trace(launch.kernel, launch.grid, *launch.args, **launch.meta))):
+        run()
+    return traces
+
+
+@each_mask
+@each_size
+def test_unfused(sizes, blocks, at_once, causal):
+    unfused = pytest.importorskip("flashlab.kernels.unfused", reason="the unfused kernels are not here yet").unfused
+    problem, tiles = AttentionProblem(**sizes, causal=causal), dict(zip(("block_q", "block_k"), blocks))
+    tile, tensors = Tile(*blocks, WARPS, 1), problem.tensors(device=DEVICE)
+    scores, softmax, product = launched(lambda: unfused(*tensors, causal=causal, tiles=(tile, tile)))
+    same(schedules.scores_schedule(problem, **tiles), scores)
+    same(schedules.softmax_schedule(problem), softmax)
+    same(schedules.product_schedule(problem, **tiles), product)
+
+
+@each_mask
+@each_size
+def test_flash1(sizes, blocks, at_once, causal):
+    flash1_of_triton = pytest.importorskip("flashlab.kernels.flash1", reason="FlashAttention-1's kernel is not here yet").flash1
+    problem, tiles = AttentionProblem(**sizes, causal=causal), dict(zip(("block_q", "block_k"), blocks))
+    (traced,) = launched(lambda: flash1_of_triton(*problem.tensors(device=DEVICE), causal=causal, tile=Tile(*blocks, WARPS, 1)))
+    same(schedules.flash1_schedule(problem, **tiles), traced)
+
+
 @each_mask
 @each_size
 def test_the_unfused_kernels_move_what_the_closed_form_says(sizes, blocks, at_once, causal):
