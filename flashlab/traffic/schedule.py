@@ -5,7 +5,7 @@
 Each function repeats one Triton kernel's order of programs and of the tiles within a program, and returns the Trace that
 traffic/interpreter.py records of it, to the event; a test holds the two equal at small sizes. A program's accesses depend
 on its tile alone, so those of one head are written down tile by tile (arrays, no object for an event) and copied for the
-others: a million events take about a fifth of a second.
+others: a million events take about a second.
 
 Unlike a recorded trace: no compute events, no watched values, and bytes_requested are the bytes touched, since masked-off
 lanes need the compiler's padding. Only full and causal masks. This module knows no kernel: tiles, `heads_at_once`
@@ -149,7 +149,7 @@ def forward_schedule(problem: AttentionProblem, *, block_q: int, block_k: int, h
     launch = Launch("forward_kernel", **_tensors(problem, "q", "k", "v", "o", "lse"))
     check_size("block_k", block_k)
 
-    def attend(starts):  # the keys of the next tile are asked for before, or with overlap two before, the values of this one
+    def attend(starts):  # k0 v0 k1 v1 k2 v2; with overlap k0 k1 v0 k2 v1 v2
         k, v = launch.load("k", starts, block_k), launch.load("v", starts, block_k)
         return np.concatenate([k[:1], in_turn(k[1:], v[:-1]), v[-1:]]) if overlap else in_turn(k, v)
 
@@ -175,9 +175,10 @@ def keys_schedule(problem: AttentionProblem, *, block_q: int, block_k: int, head
     `fused` adds to dq after each; `stores` are those of dk and dv that this launch makes (at head_dim 256 there is one for
     each). As in the source: what a compiler leaves out of a launch for dv alone, such as v, is still loaded here.
     """
-    tensors = _tensors(problem, "q", "k", "v", "do", "lse", "delta", "dq", "dk", "dv", of_keys=True)
-    padded = max(SMALLEST_DOT, 1 << (problem.head_dim - 1).bit_length())
-    tensors["dq"] = tensors["dq"]._replace(cols=padded, width=FLOAT32)
+    tensors = _tensors(problem, "q", "k", "v", "do", "lse", "delta", *(["dq"] if fused else []), "dk", "dv", of_keys=True)
+    if fused:
+        padded = max(SMALLEST_DOT, 1 << (problem.head_dim - 1).bit_length())
+        tensors["dq"] = tensors["dq"]._replace(cols=padded, width=FLOAT32)
     launch = Launch("keys_kernel", **tensors)
     check_size("block_q", block_q)
 

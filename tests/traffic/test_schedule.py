@@ -32,6 +32,7 @@ SIZES = {
     "ragged": ({"n_q": 37, "n_k": 53, "head_dim": 20, "heads": 4, "kv_heads": 2, "dtype": "float32"}, (16, 32), 3),
     "few_keys": ({"n_q": 53, "n_k": 20, "head_dim": 8, "heads": 3, "kv_heads": 1}, (32, 16), 1),
     "wide_tiles": ({"n_q": 70, "n_k": 70, "head_dim": 16, "heads": 2, "batch": 2}, (16, 64), 3),
+    "one_key_of_a_tile": ({"n_q": 48, "n_k": 65, "head_dim": 16}, (16, 16), 1),  # causal: a tile's last query sees one more tile's first key
 }
 each_size = pytest.mark.parametrize("sizes, blocks, at_once", SIZES.values(), ids=SIZES)
 each_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -68,11 +69,9 @@ def recorded(problem, block_q, block_k, at_once, *, overlap=False, fused=None, a
 def same(scheduled, traced):
     """Hold the two equal: title, tensors, and every event that moves bytes."""
     assert scheduled.title == traced.title
-    assert {name: traced.tensors[name] for name in scheduled.tensors if name in traced.tensors} == {
-        name: shape for name, shape in scheduled.tensors.items() if name in traced.tensors
-    }
+    assert scheduled.tensors.items() <= traced.tensors.items()
     mine, theirs = events(scheduled), events(traced)
-    assert mine == theirs and len(mine) > 10
+    assert mine == theirs and len(mine) > 5
     assert scheduled.bytes_by_tensor() == traced.bytes_by_tensor()
 
 
