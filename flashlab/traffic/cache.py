@@ -39,12 +39,14 @@ from math import gcd
 
 import numpy as np
 
+from flashlab.errors import error
 from flashlab.hardware import Gpu, gpu as gpu_called
 from flashlab.problem import check_size
 from flashlab.traffic.trace import OP_CODE, Trace
 
 EFFECTIVE_SHARE = 0.5  # of the L2's size holds distinct data, on two partitions; fitted on an H200, see above
 BLOCK_BYTES = 2**15
+LOCKSTEPS = ("bytes", "accesses")
 LOAD, STORE, ATOMIC = (OP_CODE[op] for op in ("load", "store", "atomic"))
 
 
@@ -145,6 +147,8 @@ def through_cache(trace: Trace, l2_bytes: int, *, slots: int, lockstep: str = "b
 def order_of_time(accesses: np.ndarray, slots: int, lockstep: str = "bytes") -> np.ndarray:
     """The order in which these accesses happen when `slots` programs run at once: indices into `accesses`."""
     check_size("slots", slots)
+    if lockstep not in LOCKSTEPS:
+        raise error("lockstep", given=lockstep, allowed=" or ".join(LOCKSTEPS))
     cost = accesses["bytes"] if lockstep == "bytes" else np.ones(len(accesses), np.int64)
     by_program = np.argsort(accesses["program"], kind="stable")
     programs, firsts = np.unique(accesses["program"][by_program], return_index=True)

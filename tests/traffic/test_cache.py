@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from flashlab.errors import error
 from flashlab.hardware import gpu
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule as schedules
@@ -187,6 +188,13 @@ def test_a_trace_whose_programs_are_not_in_order_is_put_in_order():
     for program in (1, 0, 1, 0):
         trace.append("load", "x", row0=len(trace), rows=1, cols=1, bytes=1, program=program)
     assert happened(trace, 1) == [(0, 1), (0, 3), (1, 0), (1, 2)]
+
+
+def test_a_lockstep_that_is_not_known_is_refused():
+    needed = "lockstep is 'time'; programs that run together keep step by bytes or accesses. Pass lockstep='bytes' or leave it out."
+    with pytest.raises(ValueError) as caught:
+        through_l2(of_lengths(1), "H200", lockstep="time")
+    assert str(caught.value) == needed == str(error("lockstep", given="time", allowed="bytes or accesses"))
 
 
 # -- blocks ----------------------------------------------------------------------------------------------------------------------
