@@ -118,6 +118,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "no_line": (ValueError, "no line of {function} contains {given!r}, so nothing was deleted. Copy the text from the line itself."),
     "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
     "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
+    "lockstep": (ValueError, "lockstep is {given!r}; programs that run together keep step by {allowed}. Pass lockstep='bytes' or leave it out."),
     "trace_kernel": (
         TypeError,
         "kernel is {given}; trace runs a function under @triton.jit (a Gluon kernel has no interpreter). Pass the kernel"

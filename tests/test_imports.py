@@ -25,6 +25,7 @@ RULES = {
     "traffic": set(),
     "traffic.counters": {"runtime"},
     "traffic.counter_records": {"provenance", "runtime"},
+    "traffic.cache": {"hardware"},
     "hardware_table": set(),
     "hardware": {"hardware_table", "runtime"},
     "reference": {"traffic.memory"},

@@ -17,8 +17,8 @@ import numpy as np
 from flashlab.errors import error
 
 OPS = ("load", "store", "atomic", "hold", "release", "compute")
-_OP_CODE = {op: code for code, op in enumerate(OPS)}
-_COLUMNS = np.dtype(
+OP_CODE = {op: code for code, op in enumerate(OPS)}
+COLUMNS = np.dtype(
     [("program", "i4"), ("op", "i1"), ("tensor", "i2"), ("batch", "i4"), ("head", "i4"), ("row0", "i8"), ("col0", "i8")]
     + [("rows", "i4"), ("cols", "i4"), ("bytes", "i8"), ("bytes_requested", "i8")]
 )
@@ -78,7 +78,7 @@ class Trace:
 
         Raises ValueError for an op that is not in OPS.
         """
-        code = _OP_CODE.get(op)
+        code = OP_CODE.get(op)
         if code is None:
             raise error("trace_op", given=op, allowed=", ".join(OPS))
         name = self._codes.get(tensor)
@@ -96,7 +96,7 @@ class Trace:
 
     def _flush(self) -> None:
         if self._pending:
-            self._chunks.append(np.array(self._pending, dtype=_COLUMNS))
+            self._chunks.append(np.array(self._pending, dtype=COLUMNS))
             self._flushed += len(self._pending)
             self._pending = []
 
@@ -106,7 +106,7 @@ class Trace:
         """All events as one structured array; `op` and `tensor` are codes into OPS and `tensor_names`."""
         self._flush()
         if len(self._chunks) != 1:
-            self._chunks = [np.concatenate(self._chunks) if self._chunks else np.empty(0, _COLUMNS)]
+            self._chunks = [np.concatenate(self._chunks) if self._chunks else np.empty(0, COLUMNS)]
         return self._chunks[0]
 
     @property
@@ -130,9 +130,9 @@ class Trace:
     def select(self, *ops: str, tensor: str | None = None) -> np.ndarray:
         """The columns of the events with one of these ops and, if given, of this tensor."""
         columns = self.columns
-        for op in set(ops) - _OP_CODE.keys():
+        for op in set(ops) - OP_CODE.keys():
             raise error("trace_op", given=op, allowed=", ".join(OPS))
-        chosen = np.isin(columns["op"], [_OP_CODE[op] for op in ops])
+        chosen = np.isin(columns["op"], [OP_CODE[op] for op in ops])
         if tensor is not None:
             chosen &= columns["tensor"] == self._codes.get(tensor, -1)
         return columns[chosen]
@@ -156,7 +156,7 @@ class Trace:
         """{(tensor, "load" | "store" | "atomic"): bytes}; the closed forms in traffic/model.py have the same keys."""
         columns, totals = self.columns, {}
         for op in ("load", "store", "atomic"):
-            chosen = columns[columns["op"] == _OP_CODE[op]]
+            chosen = columns[columns["op"] == OP_CODE[op]]
             sums = np.zeros(len(self._names), np.int64)
             np.add.at(sums, chosen["tensor"], chosen["bytes"])
             totals.update({(self._names[code], op): int(sums[code]) for code in np.flatnonzero(sums)})
@@ -169,10 +169,10 @@ class Trace:
         total, after = 0, np.zeros(len(self), np.int64)
         columns = self.columns
         for step, (op, name, size) in enumerate(zip(columns["op"].tolist(), columns["tensor"].tolist(), columns["bytes"].tolist())):
-            if op in (_OP_CODE["load"], _OP_CODE["hold"]):
+            if op in (OP_CODE["load"], OP_CODE["hold"]):
                 total += size - held.get(name, 0)
                 held[name] = size
-            elif op == _OP_CODE["release"]:
+            elif op == OP_CODE["release"]:
                 total -= held.pop(name, 0)
             after[step] = total
         return after
@@ -189,6 +189,14 @@ class Trace:
             f" {self.bytes_loaded:,} bytes loaded, {self.bytes_stored:,} bytes stored"
         )
 
+    @classmethod
+    def of(cls, title: str, tensors: dict[str, tuple[int, int, int]], names: tuple[str, ...], columns: np.ndarray) -> Trace:
+        """A trace of events that are already in `columns` (dtype COLUMNS); their tensor column indexes `names`."""
+        trace = cls(title, tensors)
+        trace._names, trace._codes = list(names), {name: code for code, name in enumerate(names)}
+        trace._chunks, trace._flushed = [columns], len(columns)
+        return trace
+
     # -- JSON ---------------------------------------------------------------------------------------------------------
     def to_dict(self, digits: int = 6) -> dict:
         """A plain dict for a widget or a file: columns as lists, values rounded to `digits` significant digits.
@@ -202,7 +210,7 @@ class Trace:
             "sram_bytes": self.sram_bytes,
             "ops": list(OPS),
             "names": list(self._names),
-            "events": {name: columns[name].tolist() for name in _COLUMNS.names},
+            "events": {name: columns[name].tolist() for name in COLUMNS.names},
             "values": {
                 str(step): {name: _to_json(value, digits) for name, value in named.items()} for step, named in self.values.items()
             },
@@ -217,22 +225,21 @@ class Trace:
         """The trace that `to_json` wrote. Raises ValueError where the text is not one."""
         try:
             data = json.loads(text)
-            trace = cls(data["title"], {name: tuple(shape) for name, shape in data["tensors"].items()}, data["sram_bytes"])
-            events = data["events"]
-            columns = np.empty(len(events["op"]), _COLUMNS)
-            for name in _COLUMNS.names:
+            title, tensors = data["title"], {name: tuple(shape) for name, shape in data["tensors"].items()}
+            sram_bytes, events = data["sram_bytes"], data["events"]
+            columns = np.empty(len(events["op"]), COLUMNS)
+            for name in COLUMNS.names:
                 if len(events[name]) != len(columns):
                     raise ValueError(f"{name} has {len(events[name])} entries, op has {len(columns)}")
                 columns[name] = events[name]
-            trace._names = list(data["names"])
-            for name, codes in (("op", OPS), ("tensor", trace._names)):
+            trace = cls.of(title, tensors, tuple(data["names"]), columns)
+            for name, codes in (("op", OPS), ("tensor", data["names"])):
                 if not all(0 <= code < len(codes) for code in events[name]):
                     raise ValueError(f"{name} holds a code outside 0 to {len(codes) - 1}")
             values = {int(step): {name: _from_json(value) for name, value in named.items()} for step, named in data["values"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
             raise error("trace_json", why=f"{type(fault).__name__}: {fault}") from fault
-        trace._codes = {name: code for code, name in enumerate(trace._names)}
-        trace._chunks, trace._flushed, trace.values = [columns], len(columns), values
+        trace.values, trace.sram_bytes = values, sram_bytes
         return trace
 
 

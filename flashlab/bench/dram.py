@@ -1,0 +1,83 @@
+"""The DRAM bytes of one launch of our kernels by the cache model: the tiles and the order of programs that it really has.
+
+    accuracy(records, modelled)          the model beside the counters, launch by launch
+
+traffic/schedule.py knows no kernel, so what it must be told is looked up here: the tiles of kernels/tiles.py (and of the
+slow kernels' own files) for a data centre GPU of the record's architecture, and how many heads run at once.
+
+Does not handle: tuned tiles (FLASHLAB_AUTOTUNE), and head_dim over 128 in the backward, where dk and dv are two launches of
+one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from flashlab.hardware import gpu as gpu_called
+from flashlab.kernels.tiles import SHARED, backward_tiles_for, forward_tile_for, heads_at_once
+from flashlab.problem import AttentionProblem
+from flashlab.traffic import schedule as schedules
+from flashlab.traffic.cache import EFFECTIVE_SHARE, DramTraffic, through_l2
+from flashlab.traffic.trace import Trace
+
+WARPS = 64  # that a multiprocessor of compute capability 8.0, 9.0 or 10.0 can hold
+WARP = 32  # threads
+
+
+def programs_at_once(occupancy_limit_percent: float, threads: int) -> int:
+    """Programs of `threads` threads that share a multiprocessor, from the occupancy that their registers and shared memory allow."""
+    return max(round(occupancy_limit_percent / 100 * WARPS / -(-threads // WARP)), 1)
+
+
+def scheduled(kernel: str, problem: AttentionProblem, arch: int = 90) -> Trace | None:
+    """The schedule of one launch of `kernel` on this problem, on a GPU of this architecture; None for kernels that are not ours."""
+    group, float32 = problem.heads // problem.kv_heads, problem.dtype == "float32"
+    shared = SHARED[max(a for a in SHARED if a <= arch)]
+    q, k = (torch.empty(1, 1, n, problem.head_dim, dtype=getattr(torch, problem.dtype), device="meta") for n in (problem.n_q, problem.n_k))
+    tiles = backward_tiles_for(arch, problem.head_dim, float32, shared)
+    if kernel == "forward_kernel":
+        tile = forward_tile_for(arch, problem.head_dim, float32, shared)
+        return schedules.forward_schedule(problem, **_blocks(tile), heads_at_once=heads_at_once(k), overlap=tile.overlap)
+    if kernel == "delta_kernel":
+        return schedules.delta_schedule(problem, block_q=tiles.delta.block_q)
+    if kernel == "keys_kernel" and len(tiles.keys) == 1:
+        return schedules.keys_schedule(problem, **_blocks(tiles.keys[0]), heads_at_once=heads_at_once(q, group))
+    if kernel == "queries_kernel":
+        return schedules.queries_schedule(problem, **_blocks(tiles.queries), heads_at_once=heads_at_once(k))
+    if kernel == "softmax_kernel":
+        return schedules.softmax_schedule(problem)
+    if kernel in ("scores_kernel", "product_kernel"):
+        from flashlab.kernels.unfused import TILES
+
+        of_scores, of_product = TILES[min(d for d in TILES if d >= problem.head_dim)]
+        if kernel == "scores_kernel":
+            return schedules.scores_schedule(problem, **_blocks(of_scores))
+        return schedules.product_schedule(problem, **_blocks(of_product))
+    if kernel == "flash1_kernel":
+        from flashlab.kernels.flash1 import TILES
+
+        return schedules.flash1_schedule(problem, **_blocks(TILES[min(d for d in TILES if d >= problem.head_dim)]))
+    return None
+
+
+def _blocks(tile) -> dict[str, int]:
+    return {"block_q": tile.block_q, "block_k": tile.block_k}
+
+
+def modelled(record: Mapping, *, gpu: str = "H200", share: float = EFFECTIVE_SHARE) -> DramTraffic | None:
+    """The model of a counter record of one launch (traffic/cache.accuracy says what it holds), or None for other kernels.
+
+    A record may also hold kv_heads, dtype, and occupancy_limit_percent and threads, from which follows how many programs
+    share a multiprocessor; without these it is one.
+    """
+    device = gpu_called(gpu)
+    problem = AttentionProblem(
+        record["n"], record["n"], record["head_dim"], batch=record["batch"], heads=record["heads"], kv_heads=record.get("kv_heads"),
+        causal=record["causal"], dtype=record.get("dtype", "float16"),
+    )  # fmt: skip
+    major, minor = device.compute_capability
+    trace = scheduled(record["kernel"], problem, 10 * major + minor)
+    together = programs_at_once(record["occupancy_limit_percent"], record["threads"]) if "threads" in record else 1
+    return trace and through_l2(trace, device, programs_per_multiprocessor=together, share=share)
