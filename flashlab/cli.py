@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.call(options)
-    except (OSError, LookupError, RuntimeError) as problem:
+    except (OSError, LookupError, MemoryError, RuntimeError) as problem:
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -20,6 +20,7 @@ import torch
 
 from flashlab import runtime
 from flashlab.bench import peers, records
+from flashlab.bench.memory import extra_bytes
 from flashlab.bench.peers import PASSES, PEERS, Peer
 from flashlab.bench.records import TOKENS, WIDTH, Record
 from flashlab.bench.report import growth_table, report
@@ -147,18 +148,6 @@ def _told(told: list[warnings.WarningMessage]) -> str:
     texts = [str(one.message).partition(" (Triggered internally")[0].strip() for one in told]
     reasons = [text for text in texts if not text.endswith("because:") and "runtime disabled" not in text]
     return "SDPA has no such kernel here: " + (" ".join(dict.fromkeys(reasons)) or "it gives no reason")
-
-
-def extra_bytes(call: Callable[[], object], device: str) -> int | None:
-    """The most memory that a call holds beyond what it was given and what it returns; None where torch does not count it."""
-    if torch.device(device).type != "cuda":
-        return None
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    result = call()
-    peak = torch.cuda.max_memory_allocated(device) - before
-    return peak - sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from flashlab import cli, runtime
 from flashlab.bench import records, sweep
 from flashlab.bench.peers import PEERS, Peer
 from flashlab.bench.records import Record, load
-from flashlab.bench.sweep import GROWTH, LENGTHS, Missing, extra_bytes, grid, growth
+from flashlab.bench.sweep import GROWTH, LENGTHS, Missing, grid, growth
 from flashlab.bench.timing import Timing
 from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
@@ -123,13 +123,6 @@ def test_growth_doubles_one_sequence_to_131072():
     found = list(growth((8, 16), peers=[peer("a")], head_dim=4, heads=2, device="cpu", clock=fake_clock))
     assert [(one.pass_, one.n_q, one.batch, one.heads) for one in found] == [(p, n, 1, 2) for p in ("forward", "backward") for n in (8, 16)]
     assert len({one.date for one in found}) == 1
-
-
-@pytest.mark.gpu
-def test_extra_memory_is_what_a_call_holds_beyond_inputs_and_results():
-    x = torch.ones(2**20, device="cuda")
-    assert extra_bytes(lambda: x + 1, "cuda") == 0
-    assert extra_bytes(lambda: (x + 1) * 2, "cuda") == x.nbytes
 
 
 @pytest.mark.gpu
