@@ -71,7 +71,7 @@ def table(records: Iterable[Record]) -> str:
     dates = sorted({one.date[:10] for one in found})
     versions = sorted({f"torch {one.torch}, Triton {one.triton}, driver {one.driver}" for one in found})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"{found[0].pass_}, TFLOP/s, {found[0].device}, recorded on {when} ({'; '.join(versions)})\n{_columns(rows)}"
+    return f"{found[0].pass_}, TFLOP/s, {found[0].device}, recorded on {when} ({'; '.join(versions)})\n{columns(rows)}"
 
 
 def growth_table(records: Iterable[Record], pass_: str) -> str:
@@ -90,7 +90,7 @@ def growth_table(records: Iterable[Record], pass_: str) -> str:
         if len(rows) > 1:
             some = next(iter(lines.values()))[0]
             title = f"{pass_}, one sequence of n, {some.heads} heads, head_dim {some.head_dim}, {device}, recorded on {some.date[:10]}"
-            parts.append(f"{title}\n{_columns(rows, left=1)}")
+            parts.append(f"{title}\n{columns(rows, left=1)}")
             parts += [STALE] * any(store.stale(one) for line in lines.values() for one in line)
     return "\n\n".join(parts) or f"{pass_}: no growing sequence recorded."
 
@@ -114,7 +114,7 @@ def means(records: Iterable[Record]) -> str:
                 rows.append((str(head_dim), label, *map(_against, found, goals)))
     if len(rows) == 1:
         return ""
-    return f"times faster than each peer, geometric mean over n = {MEAN_FROM:,} to {MEAN_TO:,}, full and causal\n{_columns(rows)}"
+    return f"times faster than each peer, geometric mean over n = {MEAN_FROM:,} to {MEAN_TO:,}, full and causal\n{columns(rows)}"
 
 
 def fastest(records: Iterable[Record], ours: list[str], head_dim: int) -> str | None:
@@ -136,7 +136,7 @@ def _against(mean: Mean | None, goal: float | None) -> str:
     return text
 
 
-def _columns(rows: list[tuple[str, ...]], left: int = 2) -> str:
+def columns(rows: list[tuple[str, ...]], left: int = 2) -> str:
     """Rows as lines: the first `left` columns begin together, the others, numbers, end together."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ("  ".join(text.ljust(w) if i < left else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths))) for row in rows)

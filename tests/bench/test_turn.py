@@ -78,9 +78,9 @@ def test_a_taken_gpu_is_waited_for_and_given_up_after_the_stated_wait(holder, mo
 
 
 def test_the_place_in_the_queue_is_told(holder, folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("FLASHLAB_WAIT_S", "0.3")
     second = start("gpu", tmp_path / "second")
     until(lambda: len(list(folder.glob("*.ticket"))) == 2)
+    monkeypatch.setenv("FLASHLAB_WAIT_S", "0.3")
     said = []
     with pytest.raises(TimeoutError, match="with 2 before you"), taken("gpu", say=lambda text, flush: said.append(text)):
         pass
