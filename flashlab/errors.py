@@ -195,6 +195,10 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "a tensor of shape {given} in mask needs a gradient, but masks give none to their tensors. Pass it detached: tensor.detach().",
     ),
     "mask_device": (ValueError, "a tensor in mask is on {given}, but q is on {needed}; both need the same device. Move it: tensor.to(q.device)."),
+    "bench_part": (LookupError, "part {given!r} is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another."),
+    "bench_device": (LookupError, "no GPU {given!r} is here; there are: {allowed}. Pass e.g. --device cuda:0."),
+    "bench_compare": (LookupError, "compare takes two files of records, and was given {given}: flashlab bench compare OLD.jsonl NEW.jsonl."),
+    "bench_files": (LookupError, "{what} takes no files, and was given {given}. Results go to --out FILE; two files are for compare."),
     "timed_spread": (
         RuntimeError,
         "the spread of {given:.0%} is too wide to report, above the {most:.0%} asked for: {timing}. Time again when nothing else runs,"
