@@ -57,6 +57,7 @@ def as_on_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda device: Ceilings("NVIDIA H200", "bfloat16", 4e12, 7e14))
     monkeypatch.setattr(records, "RECORDED", tmp_path)
+    monkeypatch.setattr(sweep, "free", lambda device: None)  # it collects garbage, which takes its time
     return calls
 
 

@@ -45,7 +45,7 @@ def test_a_record_above_the_data_sheet_is_impossible():
     least = FLOPS / 989e12 * 1e3
     assert impossible(made(least)) is None and impossible(made(least / 1.04)) is None
     why = impossible(made(least / 2))
-    assert why.startswith("impossible: 1,97") and why.endswith(" TFLOP/s, but NVIDIA H200 SXM does at most 990; it did not do the work, or not in this time")
+    assert why.startswith("impossible: 1,97") and why.endswith(" TFLOP/s, but NVIDIA H200 SXM does at most 989; it did not do the work, or not in this time")
     assert impossible(replace(made(1e-9), device="CPU (2 threads)")) is None
 
 
