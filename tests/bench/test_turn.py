@@ -1,5 +1,6 @@
 """turn.py: two processes never hold one GPU, those who wait have an order and are told it, and who dies stops nobody."""
 
+import fcntl
 import multiprocessing
 import os
 import stat
@@ -87,6 +88,16 @@ def test_the_place_in_the_queue_is_told(holder, folder, tmp_path, monkeypatch):
     assert said[0].startswith("Waiting for the GPU: 2 before you") and not (tmp_path / "second").exists()
     second.kill()
     second.join(20)
+
+
+def test_the_lock_itself_is_taken_too(folder, monkeypatch):
+    """Two tickets of one moment may not see each other: then the lock decides."""
+    monkeypatch.setenv("FLASHLAB_WAIT_S", "0.1")
+    folder.mkdir()
+    with (folder / "gpu.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="with 1 before you"), taken("gpu"):
+            pass
 
 
 def test_another_gpu_is_free(holder):
