@@ -167,6 +167,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "sink has shape {given} on {device}; it must be one number for each query head, shape {needed}, on {place}. Pass e.g."
         " torch.zeros(heads, device=q.device).",
     ),
+    "forward_mode": (
+        NotImplementedError,
+        "attention has no forward-mode derivative (torch.func.jvp, dual numbers)."
+        " Use reverse mode: backward() or torch.autograd.grad().",
+    ),
     "double_backward": (
         RuntimeError,
         "a second derivative was asked for, but {given} has none. Drop create_graph=True, or use"
@@ -185,6 +190,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " ({needed}), then the mask's own parameters.",
     ),
     "mask_params": (TypeError, "the mask {mask} was given {given} parameter(s), but its functions take {needed}. Pass {needed}."),
+    "mask_number": (ValueError, "the mask {mask} was given {given:,}; a whole number in a mask is at most {most:,} (2**30) in size. For no limit, give that."),
     "mask_value": (TypeError, "a parameter of the mask {mask} is of type {given}; it must be an int, a float or a tensor. Convert it first."),
     "mask_no_dscore": (
         RuntimeError,

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from flashlab.bench import records, report
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 NAMED = set(re.findall(r"`([\w/]+\.py)`", README))
@@ -40,5 +42,33 @@ def test_the_commands_exist():
     for target in set(re.findall(r"make (lab|test-gpu|test|record)\b", README)):
         assert re.search(rf"^[\w -]*\b{target}\b[\w -]*:", makefile, re.M), target
     command_line = (ROOT / "flashlab/cli.py").read_text()
-    for command in set(re.findall(r"`?flashlab (lab|doctor|reset)\b", README)):
+    for command in set(re.findall(r"`?flashlab (lab|doctor|reset|bench)\b", README)):
         assert f'"{command}"' in command_line
+
+
+RATIOS = re.findall(r"^\| (64|128|256) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.M)
+COLUMNS = [("forward", "sdpa-flash"), ("forward", "sdpa-cudnn"), ("backward", "sdpa-flash"), ("backward", "sdpa-cudnn")]
+
+
+def recorded(pass_):
+    return records.on_grid(one for one in records.load() if one.pass_ == pass_ and one.device == "NVIDIA H200")
+
+
+def test_the_table_of_ratios_is_what_was_recorded():
+    assert "| head_dim | forward, flash | forward, cuDNN | backward, flash | backward, cuDNN |" in README
+    assert [head_dim for head_dim, *_ in RATIOS] == ["64", "128", "256"]
+    for head_dim, *ratios in RATIOS:
+        for (pass_, peer), ratio in zip(COLUMNS, ratios, strict=True):
+            mean = report.geometric_mean(recorded(pass_), "triton", peer, int(head_dim))
+            assert (f"{mean.ratio:.2f}", mean.cells) == (ratio, report.MEAN_CELLS), (pass_, peer, head_dim)
+
+
+def test_what_is_said_of_the_ratios_is_so():
+    assert {one.dtype for one in recorded("forward") + recorded("backward")} == {"bfloat16"}
+    said = " ".join(README.split())
+    assert "Below 1 cuDNN is faster: forward at head_dim 128 and 256, backward everywhere." in said
+    slower = {(pass_, head_dim) for head_dim, *row in RATIOS for (pass_, _), ratio in zip(COLUMNS, row) if float(ratio) < 1}
+    assert slower == {("forward", "128"), ("forward", "256"), ("backward", "64"), ("backward", "128"), ("backward", "256")}
+    goals = {(pass_, peer, size): goal for pass_, of in report.GOALS.items() for peer, by in of.items() for size, goal in by.items()}
+    missed = {at for at, goal in goals.items() if report.geometric_mean(recorded(at[0]), "triton", at[1], at[2]).ratio < goal}
+    assert missed == {("forward", "sdpa-flash", 64)} and "(forward, head_dim 64: 1.60 × flash)" in said

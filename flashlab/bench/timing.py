@@ -3,8 +3,9 @@
 A GPU works behind the program's back: a call returns once the work is queued. So on CUDA the clock is the GPU's own
 (events recorded around the work), and on a CPU it is time.perf_counter. Before each repeat a GPU's L2 is overwritten,
 so that inputs come from HBM as they would in a real model, and the GPU is kept busy while Python queues the call, so
-that a short kernel is not charged for it; a CPU's caches are left as they are. The median is the result; p20 and p80 say
-how far to trust it. What a clock can be fooled by, and how it is found out, is in honest.py.
+that a time is the GPU's alone: what Python and the driver take to queue a call is in nobody's figure. A CPU's caches are
+left as they are. The median is the result; p20 and p80 say how far to trust it. What a clock can be fooled by, and how it
+is found out, is in honest.py.
 """
 
 from __future__ import annotations

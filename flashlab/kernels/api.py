@@ -5,7 +5,7 @@ numbers and its tensors (Mask.encode), and the operator looks the functions up (
 parts: what it does, what shapes it returns (for tracing without data), and its derivative.
 
 Unlike torch's scaled_dot_product_attention: causal is aligned to the bottom right, lse can be returned and has a
-gradient, masks are functions, and a row that sees no key gives 0. Does not handle: dropout, double backward.
+gradient, masks are functions, and a row that sees no key gives 0. Does not handle: dropout, double backward, forward-mode derivatives.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.autograd import forward_ad
 
 from flashlab import runtime
 from flashlab.errors import error
@@ -57,7 +58,7 @@ def attention(
     >>> attention(q, k, v, causal=True).shape
     torch.Size([1, 2, 3, 8])
     """
-    if torch.is_autocast_enabled(q.device.type):
+    if not q.is_meta and torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     _check(q, k, v, mask, sink, backend)
     if causal:
@@ -71,9 +72,9 @@ def attention(
 
 
 def _only_eager(*tensors: torch.Tensor) -> bool:
-    """Whether nothing watches operators (compile, export, a dispatch mode, functorch): then the dispatcher's 40 µs buy nothing."""
+    """Whether the dispatcher's 40 µs buy nothing: no one watches operators (compile, export, a dispatch mode, functorch), no tensor is special."""
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-    return not watched and PLAIN.issuperset(map(type, tensors))
+    return not watched and PLAIN.issuperset(map(type, tensors)) and not any(x.is_meta or x.is_neg() for x in tensors)
 
 
 # -- the operators ----------------------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ def _on_device_of(function):
 def _forward(q, k, v, sink, scale, mask, numbers, tensors, deterministic):
     if not q.is_cuda and runtime.mode() == "cuda":
         raise error("kernel_device", given=q.device)
+    sink = None if sink is None else sink.contiguous()  # one number may have been expanded to all heads
     return forward(q, k, v, *masks.decode(mask, numbers, tensors), scale, sink)
 
 
@@ -111,6 +113,7 @@ def _backward(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, de
     if missing:
         raise error("mask_no_dscore", mask=missing[0])
     functions, params = masks.decode(mask, numbers, tensors)
+    lse = lse.contiguous()
     dq, dk, dv, delta = backward(q, k, v, o, lse, do, dlse, functions, params, scale, fused=not deterministic)
     if sink is None:
         return dq, dk, dv, q.new_empty(0)
@@ -174,6 +177,8 @@ class _Backward(torch.autograd.Function):
 
 
 def _forward_autograd(q, k, v, sink, scale, mask, numbers, tensors, deterministic):
+    if forward_ad._current_level >= 0 and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v, sink)):
+        raise error("forward_mode")
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink)):
         return _Attention.apply(q, k, v, sink, scale, mask, numbers, deterministic, *tensors)
     return _below_autograd(_forward, torch.ops.flashlab.attention_forward, q, k, v, sink, scale, mask, numbers, tensors, deterministic)

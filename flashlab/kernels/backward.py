@@ -65,7 +65,10 @@ def load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q: tl.constexpr,
 @triton.jit
 def weights_again(scores, row_lse, batch, head, i, j, inside, scale, mask_params,
                   PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr):  # fmt: skip
-    """(weights, slope) of a tile of plain products q · k, in either orientation; slope is d rescored / d score."""
+    """(weights, slope) of a tile of plain products q · k, in either orientation; slope is d rescored / d score.
+
+    row_lse is lse · LOG2_E (load_rows); inside says which keys exist. Rows past the end have row_lse +inf: no weights.
+    """
     slope = 1.0
     if FOLD:
         scores = scores * (scale * LOG2_E)
@@ -86,7 +89,11 @@ def over_queries(
     PREDICATE: tl.constexpr, FOLD: tl.constexpr, FUSED: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, MASKS: tl.constexpr,
     LAYOUT: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries from lo to hi, less those from gap_lo to gap_hi, give to dk (not yet scaled) and dv of one key tile."""
+    """Add what the queries from lo to hi, less those from gap_lo to gap_hi, give to dk (not yet scaled) and dv of one key tile.
+
+    at are the tile's keys, standing up (block_k, 1). DK and DV: at head_dim 256 both sums do not fit one program's
+    registers, so there is a launch for each (tiles.py). FUSED implies both.
+    """
     PADDED: tl.constexpr = LAYOUT.padded
     j, inside = at, at < n_k
     if LAYOUT.ragged:
@@ -148,7 +155,7 @@ def keys_kernel(
         lo, hi, full_lo, full_hi = query_range(MASKS, mask_params, batch, head, first, last, past, n_k)
         if LAYOUT.ragged:
             full_hi = tl.where(first + BLOCK_K <= n_k, full_hi, full_lo)  # a key tile that passes the end is never whole
-        lo, full_lo, full_hi, hi = tile_edges(lo - past, hi - past, full_lo - past, full_hi - past, n_q, BLOCK_Q)
+        lo, full_lo, full_hi, hi = tile_edges(lo - past, hi - past, full_lo - past, full_hi - past, n_q, BLOCK_Q)  # rows of q
         if LAYOUT.ragged or LIMITED:
             dk_tile, dv_tile = over_queries(
                 dk_tile, dv_tile, k_tile, v_tile, q, do, lse, delta, dq, q_strides, do_strides, batch, head, heads, at, lo, hi,
@@ -203,7 +210,7 @@ def queries_kernel(
     do_tile = load_tile(do, do_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     row_lse, row_delta = load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
     dq_tile = tl.zeros([BLOCK_Q, PADDED], tl.float32)
-    begin = first + n_k - n_q
+    begin = first + n_k - n_q  # from here on as in forward_kernel
     last = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
     i = tl.minimum(begin + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]
     lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, begin, last, 0, n_k)

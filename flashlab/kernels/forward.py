@@ -1,9 +1,14 @@
 """FlashAttention-2's forward pass in Triton: one program for each tile of queries, a loop over tiles of keys.
 
-Source: Dao 2023, Algorithm 1; reference/flash2.py is the same loop in NumPy, line for line.
+Source: Dao 2023, Algorithm 1; reference/flash2.py is the same loop in NumPy.
 
 Unlike reference/flash2.py: batches, heads and grouped queries; masks as functions (masks.py); powers of two instead of
-e; tiles that no query sees are skipped, and tiles that every query sees whole are not compared with the mask.
+e; a step multiplies the keys of the next tile (attend); tiles that no query sees are skipped, and tiles that every query
+sees whole are not compared with the mask.
+
+Constants of a compiled kernel: LAYOUT says what the tensors look like (primitives.Layout), MASKS holds the functions of
+the masks (joined_masks.py), PREDICATE says that some key of these tiles may be hidden or not be there, so that every score
+must be asked.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
 stored. Does not handle: variable lengths, paged caches, fp8, dropout.
@@ -66,9 +71,12 @@ def attend(
 
     Each step multiplies the keys of the next tile, not of its own: so a tile of k has a whole step to arrive, where at
     the top of its own step all warps would wait for it. OVERLAP says in which order a step's two products start.
+
+    i are the queries' places among the keys; unit turns a score into an exponent of two. The gap is what another call
+    takes: the tiles that every query sees whole. Steps are counted as if it were not there; jump (below) skips it.
     """
     row_max, row_sum, acc = state
-    last = hi - (gap_hi - gap_lo) - BLOCK_K
+    last = hi - (gap_hi - gap_lo) - BLOCK_K  # the last step
     if lo <= last:
         start = jump(lo, gap_lo, gap_hi, PREDICATE, BLOCK_K)
         scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
@@ -76,16 +84,17 @@ def attend(
             start = jump(step, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit)
-            if OVERLAP:  # the product with v still runs during the next softmax, and its weights keep their registers until then
+            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=PREDICATE or not FOLD)
+            if OVERLAP:  # q · k starts first, so the product with v may run during the next softmax; its weights stay in registers
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
                 acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
             else:  # fewer registers, so that another program of the multiprocessor can run meanwhile
                 acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
+        # The last tile: no keys follow that could be multiplied.
         start = jump(last, gap_lo, gap_hi, PREDICATE, BLOCK_K)
         scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit)
+        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=PREDICATE or not FOLD)
         acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
     return row_max, row_sum, acc
 
@@ -95,7 +104,7 @@ def jump(step, gap_lo, gap_hi, PREDICATE: tl.constexpr, BLOCK_K: tl.constexpr):
     """The first key of a step: from gap_lo on, past the gap. Without a predicate there is no gap."""
     if PREDICATE:
         step = tl.where(step < gap_lo, step, step + (gap_hi - gap_lo))
-    step = tl.multiple_of(step, BLOCK_K)  # the interpreter makes a tensor of what has a name
+    step = tl.multiple_of(step, BLOCK_K)  # assigned first: the interpreter makes a tensor only of what is assigned
     return step
 
 
@@ -113,7 +122,7 @@ def forward_kernel(
     """
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
-    tile, head = place(tl.program_id(0), tiles, all_heads, at_once)
+    tile, head = place(tl.program_id(0), tiles, all_heads, at_once)  # heads counted through all batches; at_once of them share the L2
     first = (tiles - 1 - tile) * BLOCK_Q  # the last tile first: under causal it is the longest
     batch, head = head // heads, head % heads
     kv_head = head // GROUP
@@ -127,7 +136,7 @@ def forward_kernel(
 
     begin = first + n_k - n_q  # queries are counted by their place among the keys: the last one is at n_k - 1
     last = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
-    i = tl.minimum(begin + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]
+    i = tl.minimum(begin + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]  # rows past the end get the last place: a mask may load by it
     lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, begin, last, 0, n_k)
     lo, full_lo, full_hi, hi = tile_edges(lo, hi, full_lo, full_hi, n_k, BLOCK_K)
     # Tiles that all queries see whole need no predicate; the others, on both sides of them, do, if there can be any.
@@ -138,7 +147,7 @@ def forward_kernel(
                        mask_params, True, FOLD, MASKS, LAYOUT, BLOCK_K, OVERLAP)  # fmt: skip
     row_max, row_sum, acc = state
 
-    base = row_max * unit
+    base = row_max * unit  # an exponent of two, as top is
     if sink is not None:  # one more score in each row's sum, without a value
         sink_score = tl.load(sink + head).to(tl.float32) * LOG2_E
         top = tl.maximum(base, sink_score)
@@ -159,12 +168,14 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
     """Launch forward_kernel: (o like q, lse (batch, heads, n_q) float32). `masks` and `mask_params` come from masks.decode."""
     o = torch.empty_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    if lse.numel():
+    if lse.numel():  # a grid of no programs cannot be launched
         scale = float(scale)  # Triton would compile an int of 1 in as a constant
         fold = scale > 0 and not any(masks.rescores)
         if tile is None:
             given = (q, k, v, masks, mask_params, scale, sink)
-            tile = tuned(forward_kernel, q, k.shape[2], masks, forward_tile(q), lambda trial: forward(*given, tile=trial))
+            usual = forward_tile(q, k.shape[2], any(masks.limits))
+            tile = tuned(forward_kernel, q, k.shape[2], masks, usual, lambda trial: forward(*given, tile=trial))
+        # launch.py remembers what follows from shapes; tuned gives the table's tile unless FLASHLAB_AUTOTUNE is set.
         plan = plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile)
         plan.launch((q, k, v, o, lse, sink), scale, mask_params)
     return o, lse

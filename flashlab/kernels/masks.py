@@ -42,6 +42,7 @@ from flashlab.errors import error
 from flashlab.kernels.joined_masks import MaskFunctions, no_function
 from flashlab.kernels.primitives import tanh
 
+LARGEST_INT = 2**30  # of a mask's parameters: kernels add n to them in 32 bits
 FUNCTIONS = {"visible": 4, "key_range": 6, "query_range": 6, "score": 5, "dscore": 5}  # arguments before the mask's own
 
 
@@ -110,6 +111,8 @@ class Mask:
                     kinds += "t"
                     tensors.append(value.contiguous())
                 elif isinstance(value, (int, float)):
+                    if isinstance(value, int) and abs(value) > LARGEST_INT:
+                        raise error("mask_number", mask=name.rsplit(".", 1)[-1], given=value, most=LARGEST_INT)
                     kinds += "f" if isinstance(value, float) else "i"
                     numbers.append(float(value))
                 else:
@@ -173,7 +176,10 @@ class causal:
 
 @register
 class window:
-    """window(left, right): a query sees the keys from `left` before its place to `right` after it, both included."""
+    """window(left, right): a query sees the keys from `left` before its place to `right` after it, both included.
+
+    For no limit on one side give 2**30; -1 is one key less than 0, not "no limit" as elsewhere.
+    """
 
     @triton.jit
     def visible(batch, head, i, j, left, right):
@@ -207,7 +213,10 @@ class prefix:
 
 @register
 class alibi:
-    """alibi(slopes): a score loses slopes[head] for each place between query and key (Press et al. 2022). slopes: (heads,)."""
+    """alibi(slopes): a score loses slopes[head] for each place between query and key (Press et al. 2022).
+
+    slopes: (heads,), one for each query head; nothing checks that there are so many.
+    """
 
     @triton.jit
     def score(score, batch, head, i, j, slopes):

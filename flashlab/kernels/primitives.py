@@ -47,10 +47,15 @@ def row_maximum(scores):
 
 
 @triton.jit
-def softmax_update(scores, row_max, row_sum, unit):
-    """Take one more tile of scores (in units of ln 2 / unit) into the running row_max and row_sum of each row."""
+def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True):
+    """Take one more tile of scores (in units of ln 2 / unit) into the running row_max and row_sum of each row.
+
+    BLIND: a row may not have seen a key yet, so its maximum may be -inf.
+    """
     new_max = tl.maximum(row_max, row_maximum(scores))
-    base = tl.where(new_max == -INF, 0.0, new_max) * unit  # a row without a visible key yet: no -inf - (-inf)
+    base = new_max * unit
+    if BLIND:
+        base = tl.where(new_max == -INF, 0.0, base)  # no -inf - (-inf)
     weights = tl.exp2(scores * unit - base[:, None])
     rescale = tl.exp2(row_max * unit - base)
     return new_max, row_sum * rescale + tl.sum(weights, 1), weights, rescale
@@ -107,7 +112,8 @@ def tile_edges(lo, hi, full_lo, full_hi, n, BLOCK: tl.constexpr):
     hi = tl.maximum((tl.minimum(tl.maximum(hi, 0), n) + BLOCK - 1) // BLOCK * BLOCK, lo)
     full_lo = tl.minimum(tl.maximum((tl.maximum(full_lo, 0) + BLOCK - 1) // BLOCK * BLOCK, lo), hi)
     full_hi = tl.minimum(tl.maximum(tl.minimum(tl.maximum(full_hi, 0), n) // BLOCK * BLOCK, full_lo), hi)
-    return lo, full_lo, full_hi, hi
+    # A mask may read its range from an int64 tensor; TMA takes 32 bits, and between 0 and n they are enough.
+    return lo.to(tl.int32), full_lo.to(tl.int32), full_hi.to(tl.int32), hi.to(tl.int32)
 
 
 @triton.jit

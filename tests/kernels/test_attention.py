@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from flashlab.kernels import masks
 from flashlab.kernels.api import attention
@@ -500,3 +501,96 @@ def test_tensors_on_a_gpu_that_is_not_the_current_one():
     do = torch.ones_like(q)
     here, other = (outcome(lambda *x: attention(*x, return_lse=True), x, do.to(x[0].device), do[..., 0].to(x[0].device)) for x in ((q, k, v), there))
     assert torch.cuda.current_device() == 0 and all(b.device.index == 1 and torch.equal(a, b.to(a.device)) for a, b in zip(here, other))
+
+
+# -- what a reviewer found ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("view", [lambda s: s[:1].expand(4), lambda s: s[::2], lambda s: s.expand(2, 8)[:, 1::2][0]])
+def test_a_sink_may_be_a_view(view):
+    q, k, v = tensors(heads=4)
+
+    def f(copied):
+        sink = torch.linspace(-1, 2, 8, device=DEVICE, requires_grad=True)
+        seen = view(sink).clone() if copied else view(sink)
+        o = attention(q, k, v, sink=seen)
+        (gradient,) = torch.autograd.grad(o.square().sum(), sink)
+        return o.detach(), gradient
+
+    for given, expected in zip(f(False), f(True)):
+        torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-6)
+
+
+@register
+class padded_to:
+    """Keys from lengths[batch] on are padding: the first mask a user writes, with its ranges read from a tensor."""
+
+    @triton.jit
+    def visible(batch, head, i, j, lengths):
+        return j < tl.load(lengths + batch)
+
+    @triton.jit
+    def key_range(batch, head, first, last, begin, end, lengths):
+        length = tl.load(lengths + batch)
+        return begin, length, begin, length
+
+    @triton.jit
+    def query_range(batch, head, first, last, begin, end, lengths):
+        seen = first < tl.load(lengths + batch)
+        return begin, tl.where(seen, end, begin), begin, begin
+
+
+@pytest.mark.parametrize("integers", [torch.int32, torch.int64])
+def test_ranges_may_come_from_a_tensor_of_any_integers(integers):
+    lengths = torch.tensor([3, 17], dtype=integers, device=DEVICE)
+    q, k, v = tensors(20, 20, 16, batch=2, dtype="float16")
+    do = torch.randn_like(q)
+    o, lse, *gradients = outcome(lambda *x: attention(*x, mask=padded_to(lengths), return_lse=True), (q, k, v), do, torch.zeros(2, 2, 20, device=DEVICE))
+    for b, n in enumerate(lengths.tolist()):
+        one = outcome(lambda *x: attention(*x, return_lse=True), (q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n]), do[b : b + 1], torch.zeros(1, 2, 20, device=DEVICE))
+        for whole, part in zip((o, lse, *gradients), one):
+            torch.testing.assert_close(whole[b : b + 1, :, : part.shape[2]], part, rtol=2e-3, atol=2e-3)
+
+
+def test_no_limit_is_two_to_the_thirty():
+    q, k, v = tensors(40, 20)
+    for given, expected in ((masks.window(2**30, 0), {"causal": True}), (masks.window(2**30, 2**30), {})):
+        do, dlse = torch.ones_like(q), torch.zeros(1, 2, 40, device=DEVICE)
+        one = outcome(lambda *x: attention(*x, mask=given, return_lse=True), (q, k, v), do, dlse)
+        other = outcome(lambda *x: attention(*x, return_lse=True, **expected), (q, k, v), do, dlse)
+        for a, b in zip(one, other):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_shapes_without_data_on_meta_tensors():
+    q, k, v = (torch.empty(1, 2, n, 8, device="meta", dtype=torch.float16) for n in (9, 11, 11))
+    o, lse = attention(q, k, v, causal=True, return_lse=True)
+    assert o.shape == q.shape and o.is_meta and lse.shape == (1, 2, 9) and lse.dtype == torch.float32
+
+
+def test_a_tensor_whose_sign_torch_keeps_apart():
+    q, k, v = tensors()
+    turned = torch.complex(q, -q).conj().imag  # q by value; its minus is only noted
+    assert turned.is_neg()
+    torch.testing.assert_close(attention(turned, k, v), attention(q, k, v), rtol=0, atol=0)
+
+
+def test_forward_mode_is_refused():
+    q, k, v = tensors()
+    text = "attention has no forward-mode derivative (torch.func.jvp, dual numbers). Use reverse mode: backward() or torch.autograd.grad()."
+    with pytest.raises(NotImplementedError) as caught:
+        torch.func.jvp(lambda x: attention(x, k, v), (q,), (q,))
+    assert str(caught.value) == text
+    with forward_ad.dual_level():
+        with pytest.raises(NotImplementedError) as caught:
+            attention(q, k, forward_ad.make_dual(v, v))
+        assert str(caught.value) == text
+        assert torch.equal(attention(q, k, v), attention(q, k, v))  # a level without a dual number is none of its business
+
+
+def test_the_operator_takes_lse_of_any_strides():
+    q, k, v = tensors(9, 11)
+    o, lse = torch.ops.flashlab.attention_forward(q, k, v, None, 0.3, "", [], [], True)
+    rest = None, None, 0.3, "", [], [], True
+    turned = lse.mT.contiguous().mT
+    assert not turned.is_contiguous()
+    for a, b in zip(*(torch.ops.flashlab.attention_backward(q, k, v, o, x, torch.ones_like(q), *rest) for x in (lse, turned))):
+        assert torch.equal(a, b)

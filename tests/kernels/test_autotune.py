@@ -1,11 +1,14 @@
 """autotune.py without a GPU: timings, device and Triton's launch are stand-ins."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
+import triton
 from triton.runtime.errors import OutOfResources
 
 from flashlab import runtime
@@ -146,3 +149,35 @@ def test_the_variable_is_read_once_and_the_interpreter_says_what_it_does():
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"FLASHLAB_AUTOTUNE": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "FLASHLAB_AUTOTUNE: Triton's interpreter times nothing; the tile stays 16 x 16, 4 warps, 1 stage.\n"
+
+
+def test_another_mask_s_registration_times_nothing_again(on):
+    ran = []
+    tuned(forward_kernel, q(), 64, masks.decode(*masks.causal().encode())[0], USUAL, lambda tile: ran.append(tile))
+    times = len(ran)
+
+    @masks.register
+    class another:
+        @triton.jit
+        def visible(batch, head, i, j):
+            return j < i
+
+    tuned(forward_kernel, q(), 64, masks.decode(*masks.causal().encode())[0], USUAL, lambda tile: ran.append(tile))
+    assert times == len(ran) > 1
+
+
+def test_a_refused_tile_holds_on_to_no_tensor(on):
+    x = torch.empty(4)
+    gone = weakref.ref(x)
+
+    def run(tile):
+        mine = x  # noqa: F841: a frame of the traceback holds it
+        raise RuntimeError("no")
+
+    tuned(forward_kernel, q(), 64, CAUSAL, USUAL, run)
+    gc.disable()
+    try:
+        del x, run
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -96,9 +96,9 @@ def test_tiles_that_nobody_sees_are_skipped(name, tiles):
 
 
 def test_encode_and_decode_keep_numbers_tensors_and_their_order():
-    mask = masks.window(3, 2**40) & masks.alibi(SLOPES) & masks.softcap(0.1)
+    mask = masks.window(3, 2**30) & masks.alibi(SLOPES) & masks.softcap(0.1)
     functions, params = decode(*mask.encode())
-    assert params[0] == (3, 2**40) and type(params[0][0]) is int and torch.equal(params[1][0], SLOPES) and params[2] == (0.1,)
+    assert params[0] == (3, 2**30) and type(params[0][0]) is int and torch.equal(params[1][0], SLOPES) and params[2] == (0.1,)
     assert functions.limits == (True, False, False) and functions.rescores == (False, True, True)
     assert decode(*Mask().encode())[1] == () and repr(mask).startswith("window(3, ") and repr(Mask()) == "no mask"
 
@@ -149,6 +149,10 @@ def test_wrong_masks_are_named():
             " (visible: 4, score: 5), then the mask's own parameters.",
         ),
         "mask_params": (lambda: masks.window(3), "the mask window was given 1 parameter(s), but its functions take 2. Pass 2."),
+        "mask_number": (
+            lambda: masks.window(2**31 - 1, 0).encode(),
+            "the mask window was given 2,147,483,647; a whole number in a mask is at most 1,073,741,824 (2**30) in size. For no limit, give that.",
+        ),
         "mask_value": (
             lambda: masks.window(3, None).encode(),
             "a parameter of the mask window is of type NoneType; it must be an int, a float or a tensor. Convert it first.",
