@@ -66,12 +66,19 @@ def parser() -> argparse.ArgumentParser:
     measured.add_argument("--log", type=Path, metavar="FILE", help="with --record: where ncu's own text is added")
     count.set_defaults(call=run_count)
 
-    bench = commands.add_parser("bench", help="time our kernels beside PyTorch's on this GPU and keep the results")
-    bench.add_argument("what", choices=("forward", "backward", "growth"), help="a pass on the grid, or time and memory up to n = 131,072")
+    bench = commands.add_parser("bench", help="time our kernels beside PyTorch's and others on this GPU, or compare two results")
+    what = "a pass on the grid, time and memory up to n = 131,072, or two files of results"
+    bench.add_argument("what", choices=("forward", "backward", "growth", "compare"), help=what)
+    bench.add_argument("files", nargs="*", type=Path, metavar="FILE", help="for compare: OLD.jsonl NEW.jsonl")
     bench.add_argument("--quick", action="store_true", help="fewer sizes and peers: an answer within a minute")
     bench.add_argument("--out", type=Path, metavar="FILE", help="where results are added (default: the GPU's file in flashlab/bench/recorded/)")
-    bench.add_argument("--peers", type=lambda text: text.split(","), metavar="A,B", help="e.g. triton,sdpa-flash (default: all)")
-    bench.add_argument("--head-dim", type=_whole_numbers, metavar="D,D", help="e.g. 64,128 (default: 64,128,256)")
+    bench.add_argument("--peers", dest="names", type=lambda text: text.split(","), metavar="A,B", help="e.g. triton,sdpa-flash (default: all)")
+    bench.add_argument("--head-dim", dest="head_dims", type=_whole_numbers, metavar="D,D", help="e.g. 64,128 (default: 64,128,256)")
+    bench.add_argument("--device", metavar="cuda:N", help="which GPU (default: the first)")
+    bench.add_argument("--part", default="1/1", metavar="K/N", help="time only the K-th of N parts of the grid, so that N GPUs share it")
+    bench.add_argument("--resume", action="store_true", help="go on with an interrupted run of today")
+    bench.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV too, with what follows from them")
+    bench.add_argument("--figures", type=Path, metavar="FOLDER", help="draw the figures as PNG files")
     bench.set_defaults(call=run_bench)
     return root
 
@@ -127,9 +134,9 @@ def run_count(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    from flashlab.bench.sweep import bench
+    from flashlab.bench.command import bench
 
-    return bench(options.what, quick=options.quick, out=options.out, names=options.peers, head_dims=options.head_dim)
+    return bench(**{name: value for name, value in vars(options).items() if name != "call"})
 
 
 def _whole_numbers(text: str) -> list[int]:
@@ -141,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return options.call(options)
-    except (OSError, LookupError, RuntimeError, ValueError) as problem:
+    except (OSError, LookupError, MemoryError, RuntimeError, ValueError) as problem:
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -223,6 +223,57 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "a tensor of shape {given} in mask needs a gradient, but masks give none to their tensors. Pass it detached: tensor.detach().",
     ),
     "mask_device": (ValueError, "a tensor in mask is on {given}, but q is on {needed}; both need the same device. Move it: tensor.to(q.device)."),
+    "bench_part": (LookupError, "part {given!r} is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another."),
+    "bench_device": (LookupError, "no GPU {given!r} is here; there are: {allowed}. Pass e.g. --device cuda:0."),
+    "bench_compare": (LookupError, "compare takes two files of records, and was given {given}: flashlab bench compare OLD.jsonl NEW.jsonl."),
+    "bench_files": (LookupError, "{what} takes no files, and was given {given}. Results go to --out FILE; two files are for compare."),
+    "timed_spread": (
+        RuntimeError,
+        "the spread of {given:.0%} is too wide to report, above the {most:.0%} asked for: {timing}. Time again when nothing else runs,"
+        " or with a larger budget_ms.",
+    ),
+    "timed_clocks": (
+        RuntimeError,
+        "the timer says {given:.3g} ms where a second clock says {other:.3g} ms, so nothing is reported. Something replaced the timer, or"
+        " the work does not start when the call does.",
+    ),
+    "timed_elsewhere": (
+        RuntimeError,
+        "the GPU was busy for {given:.3g} ms after the call's own stream was done, and the timer had seen {told:.3g} ms: work runs on"
+        " another stream. Let the call wait for it: torch.cuda.current_stream().wait_stream(stream).",
+    ),
+    "timed_unfinished": (
+        RuntimeError,
+        "the call's {what} changed after it had returned, so its time is not that of the work. Wait for the work inside the call.",
+    ),
+    "timed_cached": (
+        RuntimeError,
+        "the call gave the same result for new {what}, so it did not compute it. Take out what keeps results between calls.",
+    ),
+    "timed_wrong": (
+        RuntimeError,
+        "the result is off by {given:.2g} of its norm, above {most:.2g}; the time of a wrong result is not reported. Mend the function, or"
+        " what expected() gives.",
+    ),
+    "timed_nothing": (
+        TypeError,
+        "the call returned {given}; with fresh= or expected= it must return its result, a tensor or a tuple of tensors. Return it.",
+    ),
+    "gpu_fraction": (
+        ValueError,
+        "FLASHLAB_GPU_FRACTION is {given!r}; it must be a number above 0 and up to 1, such as 0.25 for a quarter of the GPU's memory.",
+    ),
+    "gpu_memory": (
+        MemoryError,
+        "{device} ran out of memory: a call asked for {asked}, and {unused:.1f} of {total:.1f} GiB are free now{limit}. What the call held"
+        " was freed, so you can go on: take a smaller n or batch, or del tensors you no longer need.",
+    ),
+    "gpu_busy": (
+        TimeoutError,
+        "{device} was still taken after {waited:g} s, with {ahead} before you. Try again later, wait longer (FLASHLAB_WAIT_S=900), or read"
+        " recorded results: flashlab.bench.records.load().",
+    ),
+    "wait_s": (ValueError, "FLASHLAB_WAIT_S is {given!r}; it must be a number of seconds of at least 0, such as 300."),
     "peer": (LookupError, "no peer is called {given!r}; there are: {allowed}."),
     "grid_head_dim": (LookupError, "the grid has no head_dim {given}; it has {allowed}."),
     "not_a_record": (ValueError, "{file}, line {line}, is not a record: {why}. Delete the line or measure again."),

@@ -35,6 +35,10 @@ KERNELS = {
     "sdpa-flash": ALGORITHMS["sdpa-flash"],
     "sdpa-cudnn": Look("torch SDPA, cuDNN", "#000000", "*"),
     "sdpa-efficient": Look("torch SDPA, memory-efficient", GREY, "<"),
+    "flex": Look("FlexAttention", "#009E73", "d"),
+    "flash-attn": Look("flash-attn 2", "#E69F00", "^"),
+    "flash-attn-4": Look("flash-attn 4", "#D55E00", ">"),
+    "xformers": Look("xformers", GREY, "h"),
     "sdpa-math": ALGORITHMS["sdpa-math"],
 }
 

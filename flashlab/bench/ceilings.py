@@ -6,11 +6,14 @@ reach on the machine in front of you, so "80 % of the ceiling" means 80 % of wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 
 from flashlab import runtime
+from flashlab.bench import records
 from flashlab.bench.timing import device_name, time_call
 
 
@@ -60,3 +63,22 @@ def measure_ceilings(device: str | None = None) -> Ceilings:
     device = device or runtime.device()
     dtype = "bfloat16" if torch.device(device).type == "cuda" else "float32"
     return Ceilings(device_name(device), dtype, copy_rate(device), matmul_rate(device, dtype))
+
+
+def keep(found: Ceilings) -> Path:
+    """Write the ceilings beside the device's records, for readers who do not have it: recorded/nvidia-h200.ceilings.json."""
+    path = path_for(found.device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(found)) + "\n")
+    return path
+
+
+def kept(device: str) -> Ceilings | None:
+    """The ceilings recorded for a device of this name, None where there are none."""
+    path = path_for(device)
+    return Ceilings(**json.loads(path.read_text())) if path.exists() else None
+
+
+def path_for(device: str) -> Path:
+    """Where the ceilings of a device are kept."""
+    return records.path_for(device).with_suffix(".ceilings.json")

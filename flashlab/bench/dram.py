@@ -16,7 +16,8 @@ from collections.abc import Mapping
 import torch
 
 from flashlab.hardware import gpu as gpu_called
-from flashlab.kernels.tiles import SHARED, backward_tiles_for, forward_tile_for, heads_at_once
+from flashlab.kernels import flash1, unfused
+from flashlab.kernels.tiles import SHARED, SHORT, backward_tiles_for, forward_tile_for, heads_at_once
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule as schedules
 from flashlab.traffic.cache import EFFECTIVE_SHARE, DramTraffic, through_l2
@@ -38,7 +39,7 @@ def scheduled(kernel: str, problem: AttentionProblem, arch: int = 90) -> Trace |
     q, k = (torch.empty(1, 1, n, problem.head_dim, dtype=getattr(torch, problem.dtype), device="meta") for n in (problem.n_q, problem.n_k))
     tiles = backward_tiles_for(arch, problem.head_dim, float32, shared)
     if kernel == "forward_kernel":
-        tile = forward_tile_for(arch, problem.head_dim, float32, shared)
+        tile = forward_tile_for(arch, problem.head_dim, float32, shared, problem.causal and problem.n_k <= SHORT)
         return schedules.forward_schedule(problem, **_blocks(tile), heads_at_once=heads_at_once(k), overlap=tile.overlap)
     if kernel == "delta_kernel":
         return schedules.delta_schedule(problem, block_q=tiles.delta.block_q)
@@ -49,16 +50,12 @@ def scheduled(kernel: str, problem: AttentionProblem, arch: int = 90) -> Trace |
     if kernel == "softmax_kernel":
         return schedules.softmax_schedule(problem)
     if kernel in ("scores_kernel", "product_kernel"):
-        from flashlab.kernels.unfused import TILES
-
-        of_scores, of_product = TILES[min(d for d in TILES if d >= problem.head_dim)]
+        of_scores, of_product = unfused.TILES[min(d for d in unfused.TILES if d >= problem.head_dim)]
         if kernel == "scores_kernel":
             return schedules.scores_schedule(problem, **_blocks(of_scores))
         return schedules.product_schedule(problem, **_blocks(of_product))
     if kernel == "flash1_kernel":
-        from flashlab.kernels.flash1 import TILES
-
-        return schedules.flash1_schedule(problem, **_blocks(TILES[min(d for d in TILES if d >= problem.head_dim)]))
+        return schedules.flash1_schedule(problem, **_blocks(flash1.TILES[min(d for d in flash1.TILES if d >= problem.head_dim)]))
     return None
 
 

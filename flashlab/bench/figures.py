@@ -49,17 +49,17 @@ def tflops_against_n(records: Iterable[Record], pass_: str = "forward", *, head_
     kind = (pass_, head_dim, causal)
     found = sorted((one for one in on_grid(latest(records)) if (one.pass_, one.head_dim, one.causal) == kind), key=lambda one: one.n_q)
     lines = {kernel: [one for one in found if one.kernel == kernel] for kernel in KERNELS}
-    device = _device(found, f"{pass_} records of the grid with head_dim {head_dim}, {'causal' if causal else 'full'}")
+    device = device_of(found, f"{pass_} records of the grid with head_dim {head_dim}, {'causal' if causal else 'full'}")
     figure = Figure(figsize=(8.5, 4), layout="constrained")
     axes = figure.subplots()
     for kernel, line in lines.items():
         if not line:
             continue
         look, ns = KERNELS[kernel], [one.n_q for one in line]
-        axes.plot(ns, [one.tflops for one in line], color=look.colour, marker=look.marker, label=_legend(kernel, line))
+        axes.plot(ns, [one.tflops for one in line], color=look.colour, marker=look.marker, label=name_of(kernel, line))
         slow, fast = ([one.tflops * one.time_ms / getattr(one, edge) for one in line] for edge in ("p80_ms", "p20_ms"))
         axes.fill_between(ns, slow, fast, color=look.colour, alpha=0.15, linewidth=0)
-    _lengths(axes, {one.n_q for one in found})
+    lengths(axes, {one.n_q for one in found})
     axes.set(ylabel="TFLOP/s", ylim=(0, None), title=f"{pass_}, head_dim {head_dim}, {'causal' if causal else 'full'}: {device}")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
@@ -74,35 +74,38 @@ def growth_against_n(records: Iterable[Record], pass_: str = "forward") -> Figur
     """
     lines = growing(records, pass_)
     found = [one for line in lines.values() for one in line]
-    device = _device(found, f"{pass_} records of a growing sequence")
+    device = device_of(found, f"{pass_} records of a growing sequence")
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, name, power in zip(figure.subplots(1, 2), ("time (ms)", "extra memory (bytes)"), (2, 1)):
         for kernel, line in lines.items():
             look, ns = KERNELS[kernel], [one.n_q for one in line]
             values = [one.time_ms if power == 2 else one.extra_bytes for one in line]
-            axes.plot(ns, values, color=look.colour, marker=look.marker, label=_legend(kernel, line))
+            axes.plot(ns, values, color=look.colour, marker=look.marker, label=name_of(kernel, line))
             slope = [values[-1] * (n / ns[-1]) ** power for n in ns]
             axes.plot(ns, slope, color=look.colour, linestyle="--", linewidth=1, alpha=0.6, label="n²" if power == 2 else "n")
         axes.set_yscale("log")
-        _lengths(axes, {one.n_q for one in found})
+        lengths(axes, {one.n_q for one in found})
         axes.set(ylabel=name)
         axes.legend(frameon=False)
     figure.suptitle(f"{pass_}, head_dim {found[0].head_dim}, {found[0].heads} heads: {device}")
     return figure
 
 
-def _device(found: list[Record], what: str) -> str:
+def device_of(found: list[Record], what: str) -> str:
+    """The one device of these records. Raises LookupError, which says that `what` was needed, where there are none or several."""
     devices = sorted({one.device for one in found})
     if len(devices) != 1:
         raise error("figure_device", needed=what, given=", ".join(devices) or "none")
     return devices[0]
 
 
-def _legend(kernel: str, line: list[Record]) -> str:
+def name_of(kernel: str, line: list[Record]) -> str:
+    """The kernel's name for a legend, with a word where one of its records is stale."""
     return KERNELS[kernel].label + (" (stale)" if any(map(stale, line)) else "")
 
 
-def _lengths(axes, ns: set[int]) -> None:
+def lengths(axes, ns: set[int]) -> None:
+    """Sequence lengths across, in powers of two."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(ns), [f"{n:,}" for n in sorted(ns)], rotation=30)
     axes.minorticks_off()

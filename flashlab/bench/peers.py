@@ -1,4 +1,4 @@
-"""Ways to run attention, by name: ours, and the four backends of torch's scaled_dot_product_attention (SDPA).
+"""Ways to run attention, by name: ours, the four backends of torch's scaled_dot_product_attention (SDPA), and other_peers.py's.
 
 A peer says first what it cannot do, and why; then it hands back a call without arguments, forward or backward, that a
 clock can repeat. All peers of a comparison get the same tensors.
@@ -6,6 +6,7 @@ clock can repeat. All peers of a comparison get the same tensors.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from flashlab import runtime
+from flashlab.bench import other_peers
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 
@@ -23,13 +25,25 @@ PASSES = ("forward", "backward")
 
 @dataclass(frozen=True)
 class Peer:
-    """One way to run attention: `attend(q, k, v, is_causal=, scale=)` returns o; `backend` is what SDPA must use, if it is SDPA."""
+    """One way to run attention: `attend(q, k, v, is_causal=, scale=)` returns o; `backend` is what SDPA must use, if it is SDPA.
+
+    `package` is what must be installed besides torch, by the name that pip knows.
+    """
 
     name: str
     attend: Callable[..., torch.Tensor]
     passes: tuple[str, ...] = PASSES
     backend: SDPBackend | None = None
     cuda_only: bool = False
+    package: str | None = None
+
+    @property
+    def version(self) -> str | None:
+        """The version of its package; None where it has none, or is not installed."""
+        try:
+            return importlib.metadata.version(self.package) if self.package else None
+        except importlib.metadata.PackageNotFoundError:
+            return None
 
     def can(self, problem: AttentionProblem, pass_: str = "forward", device: str | None = None) -> str | None:
         """None, or the reason why this peer has nothing to time. What only a run can tell, the run tells (sweep.py).
@@ -39,6 +53,8 @@ class Peer:
         """
         if pass_ not in self.passes:
             return f"its {pass_} pass is that of {self.name.partition('/')[0]}"
+        if self.package and not self.version:
+            return f"{self.package} is not installed (pip install {self.package})"
         if self.cuda_only and torch.device(device or runtime.device()).type != "cuda":
             return "runs on a CUDA GPU only"
         if problem.kv_heads != problem.heads:
@@ -82,6 +98,10 @@ PEERS = {
         Peer("sdpa-flash", scaled_dot_product_attention, backend=SDPBackend.FLASH_ATTENTION),
         Peer("sdpa-cudnn", scaled_dot_product_attention, backend=SDPBackend.CUDNN_ATTENTION, cuda_only=True),
         Peer("sdpa-efficient", scaled_dot_product_attention, backend=SDPBackend.EFFICIENT_ATTENTION, cuda_only=True),
+        Peer("flex", other_peers.flex, cuda_only=True),
+        Peer("flash-attn", other_peers.flash_attn, cuda_only=True, package="flash-attn"),
+        Peer("flash-attn-4", other_peers.flash_attn_4, cuda_only=True, package="flash-attn-4"),
+        Peer("xformers", other_peers.xformers, cuda_only=True, package="xformers"),
         Peer("sdpa-math", scaled_dot_product_attention, backend=SDPBackend.MATH),
     )
 }

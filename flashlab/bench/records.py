@@ -1,6 +1,7 @@
 """What was timed, kept: one JSON object a line, with the machine, the versions and a digest of our kernels' code.
 
-Digests and files are provenance.py's. Records of one run share a date, and only those are compared with each other.
+Digests and files are provenance.py's. Records of other people's kernels have no digest: the version of their package, or
+of torch, stands for their code. Records of one run share a date, and only those are compared with each other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ BACKWARD_FLOPS = 2.5  # of the forward's: five matrix products instead of two; a
 
 @dataclass(frozen=True)
 class Record:
-    """One kernel timed on one problem. `extra_bytes` is the peak memory beyond inputs and results, None where not measured."""
+    """One kernel timed on one problem. `extra_bytes` is the peak memory beyond inputs and results, None where not measured.
+
+    `package` is the version of the kernel's own package, None where that is torch or flashlab.
+    """
 
     kernel: str
     pass_: str
@@ -48,6 +52,7 @@ class Record:
     triton: str
     date: str
     digest: str | None
+    package: str | None = None
 
     @property
     def problem(self) -> tuple:
@@ -55,23 +60,25 @@ class Record:
         return (self.pass_, self.dtype, self.batch, self.heads, self.kv_heads, self.n_q, self.n_k, self.head_dim, self.causal)
 
     def to_json(self) -> str:
-        """One line, without the line's end; the field `pass_` is called `pass` there."""
-        return json.dumps({name.rstrip("_"): value for name, value in asdict(self).items()})
+        """One line, without the line's end; the field `pass_` is called `pass` there, and `package` is left out where there is none."""
+        given = {name.rstrip("_"): value for name, value in asdict(self).items()}
+        return json.dumps({name: value for name, value in given.items() if name != "package" or value})
 
     @classmethod
     def from_json(cls, line: str) -> Record:
         """Raises ValueError for a line that is not such an object, or has other fields."""
         given = json.loads(line)
         known = {field.name.rstrip("_"): field.name for field in fields(cls)}
-        if not isinstance(given, dict) or set(given) != set(known):
-            wrong = sorted(set(given) ^ set(known)) if isinstance(given, dict) else [type(given).__name__]
+        if not isinstance(given, dict) or set(given) | {"package"} != set(known):
+            wrong = sorted((set(given) | {"package"}) ^ set(known)) if isinstance(given, dict) else [type(given).__name__]
             raise ValueError(f"missing or unknown: {', '.join(wrong)}")
         return cls(**{known[name]: value for name, value in given.items()})
 
 
 def record(
-    kernel: str, pass_: str, problem: AttentionProblem, timing: Timing, *, date: str, device: str, extra_bytes: int | None = None
-) -> Record:
+    kernel: str, pass_: str, problem: AttentionProblem, timing: Timing, *, date: str, device: str, extra_bytes: int | None = None,
+    package: str | None = None,
+) -> Record:  # fmt: skip
     """The record of one timing, with what this machine runs filled in.
 
     TFLOP/s count the visible scores exactly, which for causal is (n + 1) / 2n of all: the papers' half, within 0.2 % from
@@ -82,7 +89,7 @@ def record(
     return Record(
         kernel, pass_, p.dtype, p.batch, p.heads, p.kv_heads, p.n_q, p.n_k, p.head_dim, p.causal,
         timing.time_ms, timing.p20_ms, timing.p80_ms, flops / timing.time_ms / 1e9, extra_bytes,
-        device=device_name(device), **provenance.versions(), date=date, digest=digest(pass_) if is_ours(kernel) else None,
+        device=device_name(device), **provenance.versions(), date=date, digest=digest(pass_) if is_ours(kernel) else None, package=package,
     )  # fmt: skip
 
 
@@ -141,6 +148,24 @@ def latest(records: Iterable[Record]) -> list[Record]:
         if key not in newest or one.date >= newest[key].date:
             newest[key] = one
     return list(newest.values())
+
+
+def to_resume(records: Iterable[Record], pass_: str, cells: Iterable[tuple[str, AttentionProblem]], device: str) -> list[Record]:
+    """What an interrupted run of today has already timed of `cells`, (kernel, problem): one date, this device, these versions, not stale."""
+    wanted = {(kernel, key_of(pass_, problem)) for kernel, problem in cells}
+    here, today = {"device": device_name(device), **provenance.versions()}, provenance.now().partition("T")[0]
+    found = [
+        one
+        for one in records
+        if (one.kernel, one.problem) in wanted and one.date.startswith(today) and not stale(one) and all(getattr(one, k) == v for k, v in here.items())
+    ]
+    newest = max((one.date for one in found), default=None)
+    return [one for one in found if one.date == newest]
+
+
+def key_of(pass_: str, p: AttentionProblem) -> tuple:
+    """What Record.problem is for a record of this pass and problem."""
+    return (pass_, p.dtype, p.batch, p.heads, p.kv_heads, p.n_q, p.n_k, p.head_dim, p.causal)
 
 
 def pairs(records: Iterable[Record], ours: str, peer: str) -> list[tuple[Record, Record]]:

@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flashlab.bench import records as store
+from flashlab.bench.ceilings import Ceilings
+from flashlab.bench.derived import derive
 from flashlab.bench.records import Record
+from flashlab.bench.timing import WIDE
 
 # The least geometric mean wanted of our kernel on one H200: {pass: {peer: {head_dim: ratio}}}.
 GOALS = {
@@ -71,7 +74,7 @@ def table(records: Iterable[Record]) -> str:
     dates = sorted({one.date[:10] for one in found})
     versions = sorted({f"torch {one.torch}, Triton {one.triton}, driver {one.driver}" for one in found})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"{found[0].pass_}, TFLOP/s, {found[0].device}, recorded on {when} ({'; '.join(versions)})\n{_columns(rows)}"
+    return f"{found[0].pass_}, TFLOP/s, {found[0].device}, recorded on {when} ({'; '.join(versions)})\n{columns(rows)}"
 
 
 def growth_table(records: Iterable[Record], pass_: str) -> str:
@@ -90,9 +93,27 @@ def growth_table(records: Iterable[Record], pass_: str) -> str:
         if len(rows) > 1:
             some = next(iter(lines.values()))[0]
             title = f"{pass_}, one sequence of n, {some.heads} heads, head_dim {some.head_dim}, {device}, recorded on {some.date[:10]}"
-            parts.append(f"{title}\n{_columns(rows, left=1)}")
+            parts.append(f"{title}\n{columns(rows, left=1)}")
             parts += [STALE] * any(store.stale(one) for line in lines.values() for one in line)
     return "\n\n".join(parts) or f"{pass_}: no growing sequence recorded."
+
+
+def shares(records: Iterable[Record], ceilings: Ceilings | None = None) -> str:
+    """How near each cell came to what is possible: the roofline of the data sheet and the measured ceilings; noise is marked."""
+    rows = [("kernel", "mask", "head_dim", "n", "ms", "TFLOP/s", "GB/s", "of roofline", "of matmul", "of copy", "peak GiB", "spread")]
+    for one in store.latest(records):
+        found = derive(one, ceilings)
+        percents = (_percent(found.roofline_share), _percent(found.matmul_share), _percent(found.copy_share))
+        peak = "-" if found.peak_bytes is None else f"{found.peak_bytes / 2**30:.2f}"
+        rates = (f"{one.time_ms:,.3f}", f"{one.tflops:,.0f}", f"{found.bytes_per_s / 1e9:,.0f}")
+        noise = _percent(found.spread) + "!" * (found.spread > WIDE)
+        rows.append((one.kernel, "causal" if one.causal else "full", str(one.head_dim), f"{one.n_q:,}", *rates, *percents, peak, noise))
+    text = columns(rows)
+    return text + f"\n! noisy: p20 to p80 is more than {WIDE:.0%} of the median." if "!" in text else text
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
 def means(records: Iterable[Record]) -> str:
@@ -114,7 +135,7 @@ def means(records: Iterable[Record]) -> str:
                 rows.append((str(head_dim), label, *map(_against, found, goals)))
     if len(rows) == 1:
         return ""
-    return f"times faster than each peer, geometric mean over n = {MEAN_FROM:,} to {MEAN_TO:,}, full and causal\n{_columns(rows)}"
+    return f"times faster than each peer, geometric mean over n = {MEAN_FROM:,} to {MEAN_TO:,}, full and causal\n{columns(rows)}"
 
 
 def fastest(records: Iterable[Record], ours: list[str], head_dim: int) -> str | None:
@@ -136,7 +157,7 @@ def _against(mean: Mean | None, goal: float | None) -> str:
     return text
 
 
-def _columns(rows: list[tuple[str, ...]], left: int = 2) -> str:
+def columns(rows: list[tuple[str, ...]], left: int = 2) -> str:
     """Rows as lines: the first `left` columns begin together, the others, numbers, end together."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ("  ".join(text.ljust(w) if i < left else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths))) for row in rows)

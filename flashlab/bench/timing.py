@@ -1,23 +1,32 @@
-"""Time a callable honestly: warm it up, wait for it, empty the cache, repeat, and report the spread.
+"""Time a callable honestly: warm it up, give it new numbers, empty the cache, wait for it, repeat, and report the spread.
 
 A GPU works behind the program's back: a call returns once the work is queued. So on CUDA the clock is the GPU's own
 (events recorded around the work), and on a CPU it is time.perf_counter. Before each repeat a GPU's L2 is overwritten,
 so that inputs come from HBM as they would in a real model, and the GPU is kept busy while Python queues the call, so
-that a time is the GPU's alone: what Python and the driver take to queue a call is in nobody's figure. A CPU's caches are left as they are. The median is the result; p20 and p80 say
-how far to trust it.
+that a time is the GPU's alone: what Python and the driver take to queue a call is in nobody's figure. A CPU's caches are
+left as they are. The median is the result; p20 and p80 say how far to trust it. What a clock can be fooled by, and how it
+is found out, is in honest.py.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter, perf_counter_ns  # bound here: whoever replaces time.perf_counter later changes nothing
 
 import numpy as np
 import torch
 
 from flashlab import runtime
+from flashlab.bench import honest
+from flashlab.bench.memory import out_of_memory_explained
+from flashlab.bench.turn import turn
+from flashlab.errors import error
 from flashlab.problem import check_size
+
+WIDE = 0.10  # a spread above this is said wherever the timing is shown; on an idle H200 none of 412 records passed 0.05
+MOST_REPEATS = 1000
+AUDITS = 3  # of the time the GPU works after a call has returned; the least counts, since a pause only adds
 
 
 @dataclass(frozen=True)
@@ -30,27 +39,69 @@ class Timing:
     repeats: int
     device: str
 
+    @property
+    def spread(self) -> float:
+        """From the 20th to the 80th percentile, as a share of the median: 0.1 is 10 %."""
+        return spread(self.time_ms, self.p20_ms, self.p80_ms)
+
     def __repr__(self) -> str:
-        return f"{self.time_ms:.3g} ms (p20 {self.p20_ms:.3g}, p80 {self.p80_ms:.3g}; {self.repeats} repeats on {self.device})"
+        text = f"{self.time_ms:.3g} ms (p20 {self.p20_ms:.3g}, p80 {self.p80_ms:.3g}; {self.repeats} repeats on {self.device})"
+        return text + (f"; noisy: the spread is {self.spread:.0%} of the median" if self.spread > WIDE else "")
 
 
-def time_call(function: Callable[[], object], *, device: str | None = None, warmup_ms: float = 100, budget_ms: float = 500, least: int = 5) -> Timing:
+def spread(time_ms: float, p20_ms: float, p80_ms: float) -> float:
+    """(p80 - p20) / median; 0 where the median is 0."""
+    return (p80_ms - p20_ms) / time_ms if time_ms else 0.0
+
+
+def time_call(
+    function: Callable[[], object],
+    *,
+    device: str | None = None,
+    fresh: Callable[[], object] | None = None,
+    expected: Callable[[], object] | None = None,
+    warmup_ms: float = 100,
+    budget_ms: float = 500,
+    least: int = 5,
+    most_spread: float | None = None,
+) -> Timing:
     """Time `function()`: warm up for about `warmup_ms`, then repeat for about `budget_ms`, at least `least` times.
 
     `device` is where it works, "cuda", "cuda:1" or "cpu"; by default where flashlab's kernels run (runtime.device()).
-    Whatever it raises is raised.
+    `fresh()` puts new numbers into the inputs before each call, outside the clock; `expected()` gives the right result
+    for the inputs as they are. With either, the function must return its result, and one that it did not compute is
+    refused. Raises RuntimeError for what honest.py finds, and for a spread above `most_spread`; TimeoutError where the GPU
+    stayed taken (turn.py); MemoryError; whatever the function raises.
+
+    >>> x = torch.zeros(8, 8)
+    >>> time_call(lambda: x @ x, device="cpu", fresh=x.normal_, warmup_ms=0, budget_ms=0).repeats
+    5
     """
     least = check_size("least", least)
     device = device or runtime.device()
-    clock = _CudaClock(device) if torch.device(device).type == "cuda" else _CpuClock()
-    clock.measure(function)  # compiles, allocates, loads libraries: not even warm-up
-    warm = [clock.measure(function)]
-    while sum(warm) < warmup_ms and len(warm) < 1000:
-        warm.append(clock.measure(function))
-    repeats = int(np.clip(budget_ms / max(np.median(warm), 1e-3), least, 1000))
-    times = [clock.measure(function) for _ in range(repeats)]
-    p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
-    return Timing(median, p20, p80, repeats, device_name(device))
+    with turn(device), out_of_memory_explained(device):
+        clock = _CudaClock(device) if torch.device(device).type == "cuda" else _CpuClock()
+        witness = honest.Witness(device, fresh, expected)
+        witness.first(function)  # compiles, allocates, loads libraries: not even warm-up
+        warm = [_once(clock, function, witness)]
+        while sum(warm) < warmup_ms and len(warm) < MOST_REPEATS:
+            warm.append(_once(clock, function, witness))
+        repeats = int(np.clip(budget_ms / max(np.median(warm), 1e-3), least, MOST_REPEATS))
+        times = [_once(clock, function, witness) for _ in range(repeats)]
+        p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
+        witness.last()
+        clock.audit(function, median)
+    timing = Timing(median, p20, p80, repeats, device_name(device))
+    if most_spread is not None and timing.spread > most_spread:
+        raise error("timed_spread", given=timing.spread, most=most_spread, timing=timing)
+    return timing
+
+
+def _once(clock: _CpuClock | _CudaClock, function: Callable[[], object], witness: honest.Witness) -> float:
+    witness.before()
+    time_ms, result = clock.measure(function)
+    witness.after(result)
+    return time_ms
 
 
 def device_name(device: str | None = None) -> str:
@@ -64,11 +115,26 @@ def device_name(device: str | None = None) -> str:
 HEAD_START = 2_000_000  # cycles, about 1 ms: longer than Python takes to queue one call of any kernel here
 
 
+def _other_clock_ms() -> float:
+    """A second clock, asked in another way than the first: who replaces one forgets the other."""
+    return perf_counter_ns() / 1e6
+
+
 class _CpuClock:
-    def measure(self, function: Callable[[], object]) -> float:
-        start = time.perf_counter()
-        function()
-        return (time.perf_counter() - start) * 1e3
+    def __init__(self) -> None:
+        self.told = self.other = 0.0  # ms in all, by the two clocks
+
+    def measure(self, function: Callable[[], object]) -> tuple[float, object]:
+        before = _other_clock_ms()
+        start = perf_counter()
+        result = function()
+        time_ms = (perf_counter() - start) * 1e3
+        self.other += _other_clock_ms() - before
+        self.told += time_ms
+        return time_ms, result
+
+    def audit(self, function: Callable[[], object], time_ms: float) -> None:
+        honest.check_clocks(self.told, self.other)
 
 
 class _CudaClock:
@@ -77,13 +143,31 @@ class _CudaClock:
         l2_bytes = torch.cuda.get_device_properties(self.device).L2_cache_size
         self.flush = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self.device)
 
-    def measure(self, function: Callable[[], object]) -> float:
+    def measure(self, function: Callable[[], object]) -> tuple[float, object]:
         with torch.cuda.device(self.device):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             self.flush.zero_()  # overwrites the L2
             torch.cuda._sleep(HEAD_START)  # keeps the GPU busy while the CPU queues the work to be timed
             start.record()
-            function()
+            result = function()
             end.record()
             end.synchronize()  # wait: until here the work was only queued
-            return start.elapsed_time(end)
+            return honest.elapsed_ms(start, end), result
+
+    def audit(self, function: Callable[[], object], time_ms: float) -> None:
+        """Hold the events' time against how long the whole GPU works after a call has returned, by the computer's clock."""
+        found = [self._after_return(function) for _ in range(AUDITS)]
+        honest.check_work(time_ms, worked_ms=min(a + b for a, b in found), late_ms=min(b for _, b in found))
+
+    def _after_return(self, function: Callable[[], object]) -> tuple[float, float]:
+        """ms from the call's return to the end of its own stream's work, and from there to the end of all work."""
+        with torch.cuda.device(self.device):
+            end = torch.cuda.Event()
+            torch.cuda.synchronize(self.device)
+            result = function()  # noqa: F841, held, so that freeing it is not timed
+            returned = _other_clock_ms()
+            end.record()
+            end.synchronize()
+            ended = _other_clock_ms()
+            torch.cuda.synchronize(self.device)
+            return ended - returned, _other_clock_ms() - ended

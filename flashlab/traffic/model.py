@@ -231,6 +231,14 @@ def backward_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -
     return _traffic(by_tensor | {("dq", "store"): rows * d * e})
 
 
+def least_backward_traffic(problem: AttentionProblem) -> Traffic:
+    """q, k, v, o, do and lse read once and dq, dk, dv written once: no backward that starts and ends in HBM can move less."""
+    queries, keys = (fused_traffic(problem).by_tensor.get((tensor, "load"), 0) for tensor in "qk")
+    statistics = problem.batch * problem.heads * problem.n_q * problem.statistic_bytes
+    loads = {("q", "load"): queries, ("k", "load"): keys, ("v", "load"): keys, ("o", "load"): queries, ("do", "load"): queries}
+    return _traffic(loads | {("lse", "load"): statistics, ("dq", "store"): queries, ("dk", "store"): keys, ("dv", "store"): keys})
+
+
 def fused_backward_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
     """The backward in one kernel, which sums dq in HBM in statistics' precision: zeroed, read and written for each tile.
 

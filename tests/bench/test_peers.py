@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flashlab.bench.peers import PASSES, PEERS, find
+from flashlab.bench.peers import PASSES, PEERS, Peer, find
 from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.runtime import device
@@ -31,7 +31,7 @@ def test_every_peer_that_can_computes_attention_and_its_gradients(name, causal):
     o, *gradients = by_hand(q, k, v, do, causal, 0.3)
     near = {"rtol": 3e-2, "atol": 3e-2} if on_gpu else {"rtol": 1e-4, "atol": 1e-5}
     passes = [pass_ for pass_ in PASSES if peer.can(problem, pass_) is None]
-    assert passes or not on_gpu
+    assert passes or not on_gpu or not peer.version  # a package that is not installed
     with peer.chosen():
         if "forward" in passes:
             torch.testing.assert_close(peer.forward(q, k, v, causal=causal, scale=0.3)().double(), o, **near)
@@ -109,10 +109,18 @@ def test_what_a_peer_can_do_has_none(name, problem):
     assert PEERS[name].can(problem, "backward", "cuda:1") is None
 
 
+def test_a_package_that_is_not_installed_is_named_and_one_that_is_has_a_version():
+    missing, there = Peer("x", None, package="no-such-package-here"), Peer("x", None, package="torch")
+    assert missing.can(TINY) == "no-such-package-here is not installed (pip install no-such-package-here)" and missing.version is None
+    assert there.can(TINY) is None and there.version == torch.__version__ and PEERS["flex"].version is None
+    assert {peer.name: peer.package for peer in PEERS.values() if peer.package} == {name: name for name in ("flash-attn", "flash-attn-4", "xformers")}
+
+
 def test_peers_are_found_by_name_in_the_order_of_the_table():
     assert [peer.name for peer in find(["sdpa-math", "triton"])] == ["triton", "sdpa-math"]
     with pytest.raises(ERRORS["peer"][0]) as caught:
         find(["triton", "fa3"])
     assert str(caught.value) == (
-        "no peer is called 'fa3'; there are: triton, triton/fused, sdpa-flash, sdpa-cudnn, sdpa-efficient, sdpa-math."
+        "no peer is called 'fa3'; there are: triton, triton/fused, sdpa-flash, sdpa-cudnn, sdpa-efficient, flex, flash-attn,"
+        " flash-attn-4, xformers, sdpa-math."
     )

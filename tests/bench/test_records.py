@@ -1,6 +1,7 @@
 """records.py: lines go out and come back, digests follow code and nothing else, and a ratio stays within one run."""
 
 import ast
+import datetime
 import json
 import os
 import re
@@ -9,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from flashlab.bench import records
-from flashlab.bench.records import KERNELS, SOURCES, Record, append, digest, growing, latest, load, on_grid, pairs, path_for, record, stale
+from flashlab.bench.records import KERNELS, SOURCES, Record, append, digest, growing, latest, load, on_grid, pairs, path_for, record, stale, to_resume
 from flashlab.bench.timing import Timing
 from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
@@ -149,3 +150,25 @@ def test_the_grid_and_the_growing_sequence_are_told_apart():
     assert on_grid([ONE, *line]) == [ONE]
     assert growing([ONE, *line, *other], "forward") == {"triton": line[::-1]}
     assert growing(line, "backward") == growing(line, "forward", causal=True) == {}
+
+
+def test_an_interrupted_run_is_found_again(monkeypatch):
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    earlier = replace(ONE, date=f"{today}T00:00:00+00:00")
+    newest = replace(ONE, date=f"{today}T00:00:01+00:00")
+    cells = [("triton", PROBLEM), ("sdpa-math", PROBLEM)]
+    others = [
+        replace(newest, device="another"), replace(newest, torch="0"), replace(newest, driver="0"), replace(newest, triton="0"),
+        replace(newest, digest="0" * 12), replace(newest, causal=True), replace(newest, pass_="backward"), replace(newest, kernel="flex"),
+        replace(newest, date="2020-01-01T00:00:00+00:00"),
+    ]  # fmt: skip
+    assert to_resume([earlier, newest, *others], "forward", cells, "cpu") == [newest]  # of one run, the newest
+    assert to_resume(others, "forward", cells, "cpu") == []
+    both = [newest, replace(newest, kernel="sdpa-math", digest=None)]
+    assert to_resume(both, "forward", cells, "cpu") == both and to_resume(both, "forward", [], "cpu") == []
+
+
+def test_the_version_of_a_package_is_kept_where_there_is_one():
+    assert "package" not in json.loads(ONE.to_json()) and Record.from_json(ONE.to_json()).package is None
+    one = record("flash-attn", "forward", PROBLEM, TIMING, date="", device="cpu", package="2.8")
+    assert json.loads(one.to_json())["package"] == "2.8" and Record.from_json(one.to_json()) == one

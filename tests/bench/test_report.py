@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from flashlab.bench.ceilings import Ceilings
 from flashlab.bench.records import digest, record
-from flashlab.bench.report import GOALS, MEAN_CELLS, fastest, geometric_mean, growth_table, means, report, table
+from flashlab.bench.report import GOALS, MEAN_CELLS, fastest, geometric_mean, growth_table, means, report, shares, table
 from flashlab.bench.sweep import grid
 from flashlab.bench.timing import Timing
 
@@ -107,3 +108,13 @@ def test_growth_stands_beside_its_factors():
     assert one.split() == ["triton", "1,024", "1.500", "1,000"] and two.split() == ["triton", "2,048", "6.000", "4.00", "2,000", "2.00"]
     stale = growth_table([replace(second, digest="0"), first], "forward")
     assert "triton*" in stale and stale.endswith("measure again with flashlab bench.")
+
+
+def test_shares_stand_in_a_table_with_noise_marked():
+    steady, noisy = run({"triton": 1.0})[0], replace(run({"triton": 1.0})[1], p20_ms=0.9, p80_ms=1.1, extra_bytes=2**30)
+    ceilings = Ceilings("NVIDIA H200", "bfloat16", bytes_per_s=4e12, flops_per_s=5e14)
+    head, one, two, note = shares([steady, noisy], ceilings).splitlines()
+    assert head.split()[:5] == ["kernel", "mask", "head_dim", "n", "ms"] and head.endswith("of roofline  of matmul  of copy  peak GiB  spread")
+    assert one.split() == ["triton", "full", "128", "512", "1.000", "69", "268", "6.9%", "14%", "6.7%", "-", "0.0%"]
+    assert two.split()[-2:] == ["1.25", "20%!"] and note == "! noisy: p20 to p80 is more than 10% of the median."
+    assert "noisy" not in shares([steady])

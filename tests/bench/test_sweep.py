@@ -2,15 +2,15 @@
 
 import itertools
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
 
-from flashlab import cli, runtime
-from flashlab.bench import records, sweep
+from flashlab.bench import sweep
 from flashlab.bench.peers import PEERS, Peer
-from flashlab.bench.records import Record, load
-from flashlab.bench.sweep import GROWTH, LENGTHS, Missing, extra_bytes, grid, growth
+from flashlab.bench.records import Record
+from flashlab.bench.sweep import GROWTH, LENGTHS, Missing, grid, growth
 from flashlab.bench.timing import Timing
 from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
@@ -65,7 +65,8 @@ def test_all_peers_take_turns_on_each_problem(pass_):
     found = run(TINY, pass_, [peer("a"), peer("b")], budget_ms=33)
     assert [(one.kernel, one.causal, one.time_ms) for one in found] == [("a", False, 1), ("b", False, 2), ("a", True, 3), ("b", True, 4)]
     assert {one.date for one in found} == {"today"} and {one.pass_ for one in found} == {pass_}
-    assert fake_clock.options == {"device": "cpu", "warmup_ms": sweep.WARMUP_MS, "budget_ms": 33, "least": sweep.LEAST}
+    fresh = fake_clock.options.pop("fresh")
+    assert fake_clock.options == {"device": "cpu", "warmup_ms": sweep.WARMUP_MS, "budget_ms": 33, "least": sweep.LEAST} and callable(fresh)
 
 
 def test_all_peers_get_the_same_numbers():
@@ -74,6 +75,69 @@ def test_all_peers_get_the_same_numbers():
     run(TINY[:1], "forward", peers)
     torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
     assert seen[0][0].std() > 0.5 and seen[0][0].shape == (1, 2, 16, 8)
+
+
+@pytest.mark.parametrize("pass_, new", [("forward", "qkv"), ("backward", "d")])
+def test_new_numbers_are_the_same_for_each_peer_and_leave_the_backwards_inputs_alone(pass_, new):
+    made = []
+    for name in "ab":
+        given = {}
+
+        def attend(q, k, v, *, is_causal, scale, given=given):
+            given.update(q=q, k=k, v=v)
+            return q * k * v
+
+        call, fresh = sweep._call(Peer(name, attend), TINY[0], pass_, "cpu")
+        before = call() if pass_ == "backward" else (call(),)
+        inputs = {key: x.clone() for key, x in given.items()}
+        fresh()
+        after = call() if pass_ == "backward" else (call(),)
+        assert {key for key in given if not torch.equal(given[key], inputs[key])} == set(new) & set("qkv")
+        assert not any(torch.equal(x, y) for x, y in zip(before, after))
+        made.append(after)
+    torch.testing.assert_close(*made, rtol=0, atol=0)
+
+
+def test_what_is_done_is_handed_on_and_not_timed_again():
+    first = run(TINY, "forward", [peer("a"), peer("b")])
+    again = run(TINY, "forward", [peer("a"), peer("b")], done=first[:3])
+    assert again[:3] == first[:3] and again[3].kernel == "b" and again[3].time_ms == 5
+    assert [one.time_ms for one in run(TINY[:1], "backward", [peer("a")], done=first)] == [6]  # another pass is not done
+
+
+def test_all_peers_of_a_problem_share_a_turn_on_the_device_named(monkeypatch):
+    log = []
+
+    @contextmanager
+    def turn(device):
+        log.append(device)
+        yield
+        log.append("end")
+
+    monkeypatch.setattr(sweep, "turn", turn)
+    run(TINY, "forward", [Peer(name, lambda q, k, v, **_: log.append("call") or q) for name in "ab"])
+    assert log == ["cpu", "call", "call", "end"] * 2
+
+
+def test_a_record_that_cannot_be_is_refused(monkeypatch):
+    monkeypatch.setattr(sweep, "impossible", lambda one: "impossible: so fast")
+    (missing,) = run(TINY[:1], "forward", [peer("a")])
+    assert (missing.why, missing.failed) == ("impossible: so fast", True)
+
+
+def test_a_peer_that_keeps_its_result_is_refused_by_the_real_clock():
+    kept = {}
+    peers = [Peer("liar", lambda q, k, v, **_: kept.setdefault(q.data_ptr(), q + k)), Peer("honest", lambda q, k, v, **_: q + k)]
+    liar, honest = sweep.sweep(TINY[:1], "forward", peers, device="cpu", budget_ms=1)
+    assert liar.failed and liar.why.startswith("RuntimeError: the call gave the same result for new inputs") and honest.kernel == "honest"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_second_gpu_is_used_and_the_first_left_alone():
+    before = torch.cuda.memory_allocated(0)
+    found = list(sweep.sweep([TINY[0].with_(n_q=1024, n_k=1024, head_dim=64, dtype="bfloat16")], "forward", [PEERS["triton"], PEERS["sdpa-flash"]], device="cuda:1"))
+    assert all(isinstance(one, Record) for one in found) and torch.cuda.memory_allocated(0) == before
 
 
 def test_a_peer_that_cannot_is_skipped_with_its_reason():
@@ -85,7 +149,8 @@ def test_a_peer_that_cannot_is_skipped_with_its_reason():
     "fault, why, failed",
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 34.00 GiB. GPU 0 has"), "out of memory, asking for 34.00 GiB", False),
-        (torch.OutOfMemoryError("no words"), "out of memory", False),
+        (torch.OutOfMemoryError("no words"), "out of memory, asking for an unknown amount", False),
+        (MemoryError("cuda ran out of memory: a call asked for 3 GiB, and so on. What to do."), "cuda ran out of memory: a call asked for 3 GiB, and so on", False),
         (ZeroDivisionError("a\n  bug"), "ZeroDivisionError: a bug", True),
         (RuntimeError("No available kernel. Aborting execution."), "SDPA has no such kernel here: it gives no reason", False),
     ],
@@ -126,97 +191,7 @@ def test_growth_doubles_one_sequence_to_131072():
 
 
 @pytest.mark.gpu
-def test_extra_memory_is_what_a_call_holds_beyond_inputs_and_results():
-    x = torch.ones(2**20, device="cuda")
-    assert extra_bytes(lambda: x + 1, "cuda") == 0
-    assert extra_bytes(lambda: (x + 1) * 2, "cuda") == x.nbytes
-
-
-@pytest.mark.gpu
 def test_our_extra_memory_is_one_number_a_query():
     for pass_ in ("forward", "backward"):
         found = list(growth((1024, 2048), (pass_,), head_dim=64, heads=2, budget_ms=1))
         assert [one.extra_bytes for one in found] == [4 * 2 * 1024, 4 * 2 * 2048]  # lse forward, delta backward: float32
-
-
-# -- the command ----------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def as_on_a_gpu(monkeypatch, tmp_path):
-    """`flashlab bench` believes in a GPU; problems are tiny, the clock is fake, and results go to a folder of their own."""
-    calls, original = [], sweep.sweep
-
-    def tiny(problems, pass_, peers, **options):
-        problems = list(problems)
-        calls.append((problems, pass_, [one.name for one in peers], options))
-        stand_ins = [peer(one.name, ZeroDivisionError("a bug") if one.name == "sdpa-math" else None) for one in peers]
-        for one in original([p.with_(n_q=8, n_k=8, head_dim=4, heads=1, batch=1) for p in problems], pass_, stand_ins, device="cpu", clock=fake_clock):
-            yield one
-
-    monkeypatch.setattr(sweep, "sweep", tiny)
-    monkeypatch.setattr(runtime, "device", lambda: "cuda")
-    monkeypatch.setattr(runtime, "describe", lambda: "GPU: one.")
-    monkeypatch.setattr(sweep, "device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(records, "RECORDED", tmp_path)
-    return calls
-
-
-def test_the_command_times_the_whole_grid_and_keeps_it(as_on_a_gpu, tmp_path, capsys):
-    assert cli.main(["bench", "forward", "--peers", "triton,sdpa-flash"]) == 0
-    [(problems, pass_, names, options)] = as_on_a_gpu
-    assert (problems, pass_, names, options["budget_ms"]) == (grid(), "forward", ["triton", "sdpa-flash"], sweep.BUDGET_MS)
-    assert len(load(tmp_path / "nvidia-h200.jsonl")) == 72
-    printed = capsys.readouterr().out
-    assert "[36/36, " in printed and f"72 records were added to {tmp_path / 'nvidia-h200.jsonl'}" in printed
-
-
-def test_a_failing_peer_is_named_and_the_exit_status_is_1(as_on_a_gpu, tmp_path, capsys):
-    assert cli.main(["bench", "forward", "--quick", "--out", str(tmp_path / "x"), "--peers", "triton,sdpa-math", "--head-dim", "64"]) == 1
-    printed = capsys.readouterr().out
-    assert "not timed: sdpa-math forward, 6 of 6 cells, first head_dim 4, n 8, full: ZeroDivisionError: a bug\n" in printed
-    assert "sdpa-math failed TFLOP/s" in printed and len(load(tmp_path / "x")) == 6
-
-
-@pytest.mark.parametrize(
-    "arguments, cells, names",
-    [
-        (["forward"], 36, ["triton", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "sdpa-math"]),
-        (["backward"], 36, list(PEERS)),
-        (["forward", "--quick"], 12, ["triton", "sdpa-flash", "sdpa-cudnn"]),
-        (["backward", "--quick"], 12, ["triton", "triton/fused", "sdpa-flash", "sdpa-cudnn"]),
-        (["backward", "--head-dim", "256,64", "--peers", "triton/fused"], 24, ["triton/fused"]),
-    ],
-)
-def test_what_is_timed(as_on_a_gpu, arguments, cells, names):
-    cli.main(["bench", *arguments])
-    [(problems, pass_, peers, _)] = as_on_a_gpu
-    assert (len(problems), pass_, peers) == (cells, arguments[0], names)
-
-
-def test_growth_is_timed_in_both_passes(as_on_a_gpu, capsys):
-    assert cli.main(["bench", "growth"]) == 0
-    assert [(pass_, [p.n_q for p in problems]) for problems, pass_, *_ in as_on_a_gpu] == [(p, list(GROWTH)) for p in ("forward", "backward")]
-    assert "16 records were added" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "arguments, text",
-    [
-        (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
-        (["forward", "--head-dim", "96"], "flashlab: the grid has no head_dim 96; it has 64, 128, 256."),
-    ],
-)
-def test_a_wrong_name_is_one_line(as_on_a_gpu, capsys, arguments, text):
-    assert cli.main(["bench", *arguments]) == 2
-    assert capsys.readouterr().err.startswith(text) and as_on_a_gpu == []
-
-
-@pytest.mark.skipif(device() != "cpu", reason="shows what happens without a GPU")
-def test_without_a_gpu_the_recorded_results_are_shown_and_said_to_be(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(records, "RECORDED", tmp_path)
-    assert cli.main(["bench", "forward"]) == 2
-    assert "flashlab bench needs a CUDA GPU" in capsys.readouterr().err
-    one = records.record("triton", "forward", grid((64,))[0], Timing(1, 1, 1, 5, ""), date=sweep.now(), device="cpu")
-    records.append(one, tmp_path / "x.jsonl")
-    assert cli.main(["bench", "forward"]) == 0
-    printed = capsys.readouterr().out
-    assert "Nothing was timed; these results were recorded before." in printed and "forward, TFLOP/s, CPU" in printed and "recorded on 20" in printed

@@ -1,11 +1,15 @@
 """The clock: waits for the work, warms up, repeats, and tells the spread. No assertion here depends on speed."""
 
+import itertools
+import re
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from flashlab.bench import honest, timing
 from flashlab.bench.timing import Timing, _CudaClock, device_name, time_call
 from flashlab.runtime import device
 
@@ -56,7 +60,35 @@ def test_least_must_be_a_count():
 
 
 def test_repr_reads_as_a_sentence():
-    assert repr(Timing(1.5, 1.25, 2.0, 9, "a GPU")) == "1.5 ms (p20 1.25, p80 2; 9 repeats on a GPU)"
+    assert repr(Timing(1.5, 1.45, 1.55, 9, "a GPU")) == "1.5 ms (p20 1.45, p80 1.55; 9 repeats on a GPU)"
+    noisy = "1.5 ms (p20 1.25, p80 2; 9 repeats on a GPU); noisy: the spread is 50% of the median"
+    assert repr(Timing(1.5, 1.25, 2.0, 9, "a GPU")) == noisy
+    assert Timing(0.0, 0.0, 0.0, 5, "").spread == 0
+
+
+def test_a_spread_too_wide_is_refused_where_asked():
+    lengths = itertools.cycle([0.001, 0.02])
+    with pytest.raises(RuntimeError) as caught:
+        time_call(lambda: time.sleep(next(lengths)), device="cpu", warmup_ms=0, budget_ms=0, least=10, most_spread=0.2)
+    text = r"the spread of \d+% is too wide to report, above the 20% asked for: .* repeats on CPU .*; noisy: .* of the median\. Time again "
+    assert re.match(text + r"when nothing else runs, or with a larger budget_ms\.$", str(caught.value))
+    assert time_call(lambda: time.sleep(0.01), device="cpu", warmup_ms=0, budget_ms=0, most_spread=5.0).repeats == 5
+
+
+def test_each_repeat_on_a_gpu_is_in_this_order(monkeypatch):
+    """New numbers, the L2 overwritten, the GPU kept busy, and only then the clock started: by a stand-in for a GPU."""
+    log = []
+    event = lambda **_: SimpleNamespace(record=lambda: log.append("record"), synchronize=lambda: log.append("wait"))  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: log.append("sleep"))
+    monkeypatch.setattr(honest, "elapsed_ms", lambda start, end: log.append("read") or 2.0)
+    clock = _CudaClock.__new__(_CudaClock)
+    clock.device, clock.flush = "cuda:1", SimpleNamespace(zero_=lambda: log.append("flush"))
+    x = torch.zeros(3)
+    witness = honest.Witness("cpu", fresh=lambda: log.append("fresh") or x.normal_())
+    assert timing._once(clock, lambda: log.append("call") or x * 2, witness) == 2.0
+    assert log == ["fresh", "flush", "sleep", "record", "call", "record", "wait", "read"]
 
 
 @pytest.mark.gpu
@@ -65,10 +97,10 @@ def test_inputs_come_from_hbm_and_not_from_the_l2():
     half = torch.ones(torch.cuda.get_device_properties().L2_cache_size // 8, device="cuda")  # float32: half of the L2
     clock, cold, warm = _CudaClock("cuda"), [], []
     for _ in range(50):
-        cold.append(clock.measure(lambda: half.sum()))
+        cold.append(clock.measure(lambda: half.sum())[0])
     clock.flush = SimpleNamespace(zero_=lambda: None)  # leaves the L2 alone
     for _ in range(50):
-        warm.append(clock.measure(lambda: half.sum()))
+        warm.append(clock.measure(lambda: half.sum())[0])
     assert sorted(cold)[25] > 1.1 * sorted(warm)[25]
 
 

@@ -31,6 +31,7 @@ from flashlab.traffic.model import (
     flash_bound,
     fused_backward_traffic,
     fused_traffic,
+    least_backward_traffic,
     softmax_traffic,
     standard_backward_traffic,
     standard_traffic,
@@ -433,3 +434,11 @@ def test_the_backward_does_two_and_a_half_times_the_forward_s_flops():
 def test_a_block_of_zero_is_refused_in_the_backward_too(count, block):
     with pytest.raises(ValueError, match=f"^{block} is 0; it must be a whole number of at least 1"):
         count(AttentionProblem(4, 4, 4, causal=True), **({"block_q": 2, "block_k": 2} | {block: 0}))
+
+
+def test_the_least_a_backward_moves_by_hand():
+    problem = AttentionProblem(3, 5, 8, batch=2, heads=4, kv_heads=2, dtype="float16")
+    queries, keys, lse = 2 * 4 * 3 * 8 * 2, 2 * 2 * 5 * 8 * 2, 2 * 4 * 3 * 4
+    found = least_backward_traffic(problem)
+    assert (found.bytes_loaded, found.bytes_stored) == (3 * queries + 2 * keys + lse, queries + 2 * keys)  # q, o, do; k, v | dq; dk, dv
+    assert found.bytes_moved < backward_traffic(problem, block_q=16, block_k=16).bytes_moved

@@ -12,9 +12,11 @@ import torch
 
 from flashlab.kernels import backward as backward_file
 from flashlab.kernels import masks
+from flashlab.kernels.flash1 import flash1 as flash1_of_triton
 from flashlab.kernels.forward import forward
 from flashlab.kernels.masks import Mask, decode
 from flashlab.kernels.tiles import BackwardTiles, Tile
+from flashlab.kernels.unfused import unfused
 from flashlab.problem import AttentionProblem
 from flashlab.reference.flash1 import flash1
 from flashlab.traffic import schedule as schedules
@@ -123,7 +125,6 @@ def launched(run):
 @each_mask
 @each_size
 def test_unfused(sizes, blocks, at_once, causal):
-    unfused = pytest.importorskip("flashlab.kernels.unfused", reason="the unfused kernels are not here yet").unfused
     problem, tiles = AttentionProblem(**sizes, causal=causal), dict(zip(("block_q", "block_k"), blocks))
     tile, tensors = Tile(*blocks, WARPS, 1), problem.tensors(device=DEVICE)
     scores, softmax, product = launched(lambda: unfused(*tensors, causal=causal, tiles=(tile, tile)))
@@ -135,7 +136,6 @@ def test_unfused(sizes, blocks, at_once, causal):
 @each_mask
 @each_size
 def test_flash1(sizes, blocks, at_once, causal):
-    flash1_of_triton = pytest.importorskip("flashlab.kernels.flash1", reason="FlashAttention-1's kernel is not here yet").flash1
     problem, tiles = AttentionProblem(**sizes, causal=causal), dict(zip(("block_q", "block_k"), blocks))
     (traced,) = launched(lambda: flash1_of_triton(*problem.tensors(device=DEVICE), causal=causal, tile=Tile(*blocks, WARPS, 1)))
     same(schedules.flash1_schedule(problem, **tiles), traced)

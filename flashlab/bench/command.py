@@ -1,0 +1,175 @@
+"""`flashlab bench`: time the peers on the grid, keep the results, and show them as tables, CSV and figures.
+
+    flashlab bench forward --quick                     an answer within a minute
+    flashlab bench backward --device cuda:1 --part 2/2     the second half of the grid, on the second GPU
+    flashlab bench forward --resume                    goes on where an interrupted run of today stopped
+    flashlab bench compare OLD.jsonl NEW.jsonl         what got faster or slower beyond the noise
+
+Without a GPU, or where it stays taken, the recorded results are shown and said to be.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from flashlab import runtime
+from flashlab.bench import ceilings, peers, records, sweep
+from flashlab.bench.compare import comparison
+from flashlab.bench.derived import write_csv
+from flashlab.bench.peers import PASSES, PEERS
+from flashlab.bench.records import TOKENS, Record
+from flashlab.bench.report import growth_table, report, shares
+from flashlab.bench.sweep import BUDGET_MS, GROWTH, HEAD_DIMS, LENGTHS, Missing, grid
+from flashlab.bench.timing import device_name
+from flashlab.errors import error
+from flashlab.problem import AttentionProblem
+
+# What answers within a minute, compiling included.
+QUICK_HEAD_DIMS, QUICK_LENGTHS, QUICK_BUDGET_MS = (64, 128), (1024, 4096, 16384), 30
+QUICK_PEERS = ("triton", "triton/fused", "sdpa-flash", "sdpa-cudnn")
+
+
+def bench(
+    what: str,
+    *,
+    files: Sequence[Path] = (),
+    quick: bool = False,
+    out: Path | None = None,
+    names: Sequence[str] | None = None,
+    head_dims: Sequence[int] | None = None,
+    device: str | None = None,
+    part: str = "1/1",
+    resume: bool = False,
+    csv: Path | None = None,
+    figures: Path | None = None,
+) -> int:
+    """Run one `flashlab bench`; returns the exit status, 1 if a peer failed or, for compare, if a cell got slower."""
+    if what == "compare":
+        return _compare(files)
+    if files:
+        raise error("bench_files", what=what, given=" ".join(map(str, files)))
+    if runtime.device() == "cpu":
+        return _show_recorded(what, out, csv, figures, runtime.describe() + " Nothing was timed; these results were recorded before.")
+    device = _checked(device or runtime.device())
+    path = out or records.path_for(device_name(device))
+    runs, chosen = _runs(what, quick, names, head_dims, part)
+    print(runtime.describe() if device == "cuda" else f"GPU: {device_name(device)} ({device}).")
+    taken, missing, added = [], [], []
+    try:
+        ceiling = ceilings.kept(device_name(device)) or ceilings.measure_ceilings(device)
+        ceilings.keep(ceiling)
+        for pass_, problems in runs:
+            done = records.to_resume(records.load(path), pass_, [(peer.name, p) for p in problems for peer in chosen], device) if resume and path.exists() else []
+            if resume:
+                print(f"{pass_}: {len(done)} cells are there from {done[0].date}." if done else f"{pass_}: nothing of today to resume.")
+            options = {"device": device, "budget_ms": QUICK_BUDGET_MS if quick else BUDGET_MS, "date": done[0].date if done else sweep.now(), "done": done}
+            results = sweep.sweep(problems, pass_, chosen, **options)
+            _follow(results, len(problems), len(chosen), taken, missing, lambda one: one in done or (records.append(one, path), added.append(one)))
+    except TimeoutError as busy:
+        print(f"{busy}\n{len(added)} records were added to {path} before that.")
+        return _show_recorded(what, None, csv, figures, "Recorded results instead:")
+    except KeyboardInterrupt:
+        print(f"\nInterrupted; {len(added)} records are in {path}. The same command with --resume goes on.")
+        raise
+    for kernel, pass_, why in dict.fromkeys((one.kernel, one.pass_, one.why) for one in missing):
+        cells = [one.problem for one in missing if (one.kernel, one.pass_, one.why) == (kernel, pass_, why)]
+        total = sum(len(problems) for name, problems in runs if name == pass_)
+        print(f"not timed: {kernel} {pass_}, {len(cells)} of {total} cells, first {_name(cells[0])}: {why}")
+    _show(taken, what, csv, figures, ceiling)
+    print(f"\n{len(added)} records were added to {path}")
+    return int(any(one.failed for one in missing))
+
+
+def _runs(what: str, quick: bool, names, head_dims, part: str) -> tuple[list[tuple[str, list[AttentionProblem]]], list[peers.Peer]]:
+    """[(pass, its problems)] and the peers."""
+    if what == "growth":
+        problems = sweep.growth_problems([n for n in GROWTH if n <= TOKENS or not quick])
+        return [(pass_, _share(problems, part)) for pass_ in PASSES], peers.find(names or ("triton",))
+    chosen = peers.find(names or (QUICK_PEERS if quick else PEERS))
+    problems = grid(head_dims or (QUICK_HEAD_DIMS if quick else HEAD_DIMS), QUICK_LENGTHS if quick else LENGTHS)
+    return [(what, _share(problems, part))], [peer for peer in chosen if names or what in peer.passes]
+
+
+def _share(problems: list[AttentionProblem], part: str) -> list[AttentionProblem]:
+    """Every second problem for 1/2 and 2/2, and so on: each part has small and large ones. Raises LookupError."""
+    number, _, of = part.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise error("bench_part", given=part)
+    return problems[int(number) - 1 :: int(of)]
+
+
+def _checked(device: str) -> str:
+    """`device`, if it is a GPU of this machine. Raises LookupError."""
+    allowed = ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if device not in allowed:
+        raise error("bench_device", given=device, allowed=", ".join(allowed))
+    return device
+
+
+def _follow(
+    results: Iterator[Record | Missing], total: int, width: int, taken: list[Record], missing: list[Missing], keep: Callable[[Record], object]
+) -> None:
+    """Keep each record as it comes, and print a line for each problem; on a terminal, a bar and what is left meanwhile."""
+    texts, start, live = [], time.monotonic(), sys.stdout.isatty()
+    for number, one in enumerate(results, 1):
+        if isinstance(one, Record):
+            keep(one)
+            taken.append(one)
+            texts.append(f"{one.kernel} {one.tflops:,.0f}")
+        else:
+            missing.append(one)
+            texts.append(f"{one.kernel} {'failed' if one.failed else '-'}")
+        full, row = number % width == 0, -(-number // width)
+        passed = time.monotonic() - start
+        line = f"[{row}/{total}, {passed:.0f} s] {one.pass_}, {_name(one)}: {', '.join(texts)} TFLOP/s"
+        if full or live:
+            print(f"\r\x1b[K{line}" if live else line, end="\n" if full else "", flush=True)
+        if full:
+            texts = []
+            if live and row < total:
+                print(f"{_bar(row / total)} about {passed / row * (total - row):.0f} s left", end="", flush=True)
+
+
+def _bar(share: float, width: int = 20) -> str:
+    return f"[{'#' * round(share * width):{width}}]"
+
+
+def _name(one: Record | Missing | AttentionProblem) -> str:
+    problem = one.problem if isinstance(one, Missing) else one
+    return f"head_dim {problem.head_dim}, n {problem.n_q:,}, {'causal' if problem.causal else 'full'}"
+
+
+def _compare(files: Sequence[Path]) -> int:
+    if len(files) != 2:
+        raise error("bench_compare", given=len(files))
+    text, slower = comparison(*map(records.load, files))
+    print(text)
+    return int(slower > 0)
+
+
+def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path | None, why: str) -> int:
+    found = records.load(out)
+    if not found:
+        runtime.need_gpu("flashlab bench")
+    print(why)
+    _show(found, what, csv, figures, ceilings.kept(found[0].device) if found else None)
+    return 0
+
+
+def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, ceiling: ceilings.Ceilings | None) -> None:
+    of_pass = [one for one in found if what == "growth" or one.pass_ == what]
+    texts = [growth_table(found, pass_) for pass_ in PASSES] if what == "growth" else [report(found, what), shares([one for one in records.on_grid(of_pass) if records.is_ours(one.kernel)], ceiling)]
+    print("", *texts, sep="\n\n")
+    if csv:
+        write_csv(of_pass, csv, ceiling)
+        print(f"\n{len(of_pass)} lines were written to {csv}")
+    if figures:
+        from flashlab.bench.gallery import draw_all  # not at the top: matplotlib is slow to load
+
+        for path in draw_all(of_pass, what, figures, ceiling):
+            print(f"drawn: {path}")

@@ -1,0 +1,73 @@
+"""Two files of records side by side: what got faster or slower beyond the noise.
+
+A cell has changed only where the two bands from p20 to p80 do not touch and the medians differ by more than LEAST_CHANGE: the
+band is the noise within a run, and two runs of the same code differ by a little more than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from flashlab.bench.records import Record, latest
+from flashlab.bench.report import columns
+
+LEAST_CHANGE = 0.02
+
+
+class Change(NamedTuple):
+    """One cell of both files; `verdict` is "faster", "slower" or "same", `ratio` the old time over the new."""
+
+    old: Record
+    new: Record
+    ratio: float
+    verdict: str
+
+
+def changes(old: Iterable[Record], new: Iterable[Record]) -> list[Change]:
+    """The newest record of each cell that both have, slowest change first."""
+    before = {_cell(one): one for one in latest(old)}
+    found = []
+    for one in latest(new):
+        if _cell(one) in before:
+            found.append(_change(before[_cell(one)], one))
+    return sorted(found, key=lambda change: change.ratio)
+
+
+def _cell(one: Record) -> tuple:
+    return (one.kernel, one.device, one.problem)
+
+
+def _change(old: Record, new: Record) -> Change:
+    ratio = old.time_ms / new.time_ms
+    large = abs(math.log(ratio)) > math.log(1 + LEAST_CHANGE)
+    apart = "faster" if new.p80_ms < old.p20_ms else "slower" if new.p20_ms > old.p80_ms else "same"
+    return Change(old, new, ratio, apart if large else "same")
+
+
+def comparison(old: Iterable[Record], new: Iterable[Record]) -> tuple[str, int]:
+    """The comparison as text, and how many cells got slower."""
+    old, new = latest(old), latest(new)
+    found = changes(old, new)
+    counts = {verdict: sum(one.verdict == verdict for one in found) for verdict in ("slower", "faster", "same")}
+    lines = [f"{len(found)} cells in both: {counts['slower']} slower, {counts['faster']} faster, {counts['same']} the same within the noise."]
+    alone = [len(records) - len(found) for records in (old, new)]
+    if any(alone):
+        lines.append(f"In one file only: {alone[0]} of the old, {alone[1]} of the new.")
+    lines += [f"Not the same {what}: {a} before, {b} now." for what, a, b in _settings(found) if a != b]
+    rows = [("", "kernel", "pass", "head_dim", "mask", "n", "batch", "before (ms)", "now (ms)", "times as fast")]
+    for old_one, new_one, ratio, verdict in found:
+        if verdict != "same":
+            mask, shape = "causal" if new_one.causal else "full", (f"{new_one.n_q:,}", str(new_one.batch))
+            times = (f"{old_one.time_ms:,.3f}", f"{new_one.time_ms:,.3f}", f"{ratio:.2f}")
+            rows.append((verdict, new_one.kernel, new_one.pass_, str(new_one.head_dim), mask, *shape, *times))
+    if len(rows) > 1:
+        lines += ["", columns(rows, left=3)]
+    return "\n".join(lines), counts["slower"]
+
+
+def _settings(found: list[Change]) -> list[tuple[str, str, str]]:
+    """(what, before, now) of the versions that the cells of both files were timed with."""
+    names = ("torch", "triton", "driver")
+    return [(name, *(", ".join(sorted({getattr(pair[i], name) for pair in found})) for i in (0, 1))) for name in names]

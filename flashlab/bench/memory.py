@@ -1,0 +1,88 @@
+"""Memory of a GPU that several people share: a cap for each process, and running out of it explained.
+
+    FLASHLAB_GPU_FRACTION=0.25 flashlab lab      each process may hold a quarter of the GPU's memory
+
+The cap is set before flashlab's first timed call; what a program allocates before that is not stopped.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from flashlab.errors import error
+
+VARIABLE = "FLASHLAB_GPU_FRACTION"
+
+
+def fraction() -> float | None:
+    """What FLASHLAB_GPU_FRACTION allows, None where it is not set. Raises ValueError for what is no number above 0 and up to 1."""
+    given = os.environ.get(VARIABLE, "").strip()
+    if not given:
+        return None
+    try:
+        number = float(given)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise error("gpu_fraction", given=given)
+    return number
+
+
+def cap(device: str) -> None:
+    """Hold this process to its share of the device's memory; does nothing on a CPU or where no share is set."""
+    share = fraction()
+    if share is not None and torch.device(device).type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(share, torch.device(device))
+
+
+def free(device: str) -> None:
+    """Give back what nothing holds any more: garbage first, then torch's own reserve."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def asked_for(fault: BaseException) -> str:
+    """How much a call that ran out of memory wanted, in torch's words; "an unknown amount" where they do not say."""
+    found = re.search(r"Tried to allocate ([\d.]+ \w+)", str(fault))
+    return found[1] if found else "an unknown amount"
+
+
+@contextmanager
+def out_of_memory_explained(device: str) -> Iterator[None]:
+    """Turn torch's out-of-memory into one sentence of what to do, with everything freed: a notebook goes on from there.
+
+    Raises MemoryError. The traceback of the fault is emptied first: IPython keeps it, and with it the tensors of every
+    function on the way.
+    """
+    try:
+        yield
+        return
+    except torch.OutOfMemoryError as fault:
+        asked = asked_for(fault)
+        traceback.clear_frames(fault.__traceback__)
+        fault.__traceback__ = None
+    free(device)
+    unused, total = torch.cuda.mem_get_info(device) if torch.cuda.is_available() else (0, 0)
+    share = fraction()
+    limit = f"; {VARIABLE} lets this process hold {share:.0%} of it" if share is not None else ""
+    raise error("gpu_memory", device=device, asked=asked, unused=unused / 2**30, total=total / 2**30, limit=limit)
+
+
+def extra_bytes(call: Callable[[], object], device: str) -> int | None:
+    """The most memory that a call holds beyond what it was given and what it returns; None where torch does not count it."""
+    if torch.device(device).type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    peak = torch.cuda.max_memory_allocated(device) - before
+    return peak - sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))

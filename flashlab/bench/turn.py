@@ -1,0 +1,159 @@
+"""One at a time on a shared GPU: a timed cell waits for its turn, says its place in the queue, and gives up after a stated wait.
+
+Each process that waits leaves a ticket, a file of its own that it keeps locked; whoever has the oldest live ticket may take the
+device's lock. Locks are the kernel's (flock): a process that dies leaves nothing behind that stops the others. They work
+between users of one host, and between containers that share the folder.
+
+    FLASHLAB_LOCKS     the folder (default: /tmp/flashlab-turns)
+    FLASHLAB_WAIT_S    seconds to wait for a turn (default: 300)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from flashlab.bench import neighbours
+from flashlab.bench.memory import cap
+from flashlab.errors import error
+
+FOLDER, WAIT_S, POLL_S = "/tmp/flashlab-turns", 300.0, 0.2
+OLD_TICKET_S = 60  # a dead ticket this old is cleared away
+_held: dict[str, int] = {}  # how often this process has taken each device: a turn inside a turn is the same turn
+
+
+def wait_s() -> float:
+    """What FLASHLAB_WAIT_S says, in seconds. Raises ValueError for what is no number of at least 0."""
+    given = os.environ.get("FLASHLAB_WAIT_S", "").strip() or str(WAIT_S)
+    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", given):
+        raise error("wait_s", given=given)
+    return float(given)
+
+
+@contextmanager
+def turn(device: str) -> Iterator[None]:
+    """Have a GPU to yourself among flashlab's processes of this host; on a CPU nothing is done.
+
+    Also caps this process's memory and, once, names the other processes on the GPU. Raises TimeoutError.
+    """
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    cap(device)
+    name = _uuid(device)
+    if name not in _held:
+        _introduce(device)
+    with taken(name):
+        yield
+
+
+@contextmanager
+def taken(name: str, say=print) -> Iterator[None]:
+    """Hold the lock called `name`; whoever waits is told who is before them. Raises TimeoutError after wait_s()."""
+    if name in _held:
+        _held[name] += 1
+        try:
+            yield
+        finally:
+            _held[name] -= 1
+        return
+    with _queued(name, say):
+        _held[name] = 1
+        try:
+            yield
+        finally:
+            del _held[name]
+
+
+@contextmanager
+def _queued(name: str, say) -> Iterator[None]:
+    import fcntl  # not at the top: Windows has none, and no turns to take
+
+    folder, limit = _folder(), wait_s()
+    ticket = folder / f"{name}.{time.time_ns():020}.{os.getpid()}.ticket"
+    with _open(ticket) as mine, _open(folder / f"{name}.lock") as lock:
+        fcntl.flock(mine, fcntl.LOCK_EX)
+        start, told = time.monotonic(), None
+        try:
+            while True:
+                ahead = _ahead(ticket, name)
+                if not ahead and _try(lock):
+                    break
+                if time.monotonic() - start > limit:
+                    raise error("gpu_busy", device=name, waited=limit, ahead=max(len(ahead), 1))
+                if told != len(ahead):
+                    told = len(ahead)
+                    say(f"Waiting for the GPU: {max(told, 1)} before you; after {limit:g} s this gives up.", flush=True)
+                time.sleep(POLL_S)
+            yield
+        finally:
+            ticket.unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    folder = Path(os.environ.get("FLASHLAB_LOCKS") or FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        folder.chmod(0o1777)  # all may put files there, and nobody removes another's
+    return folder
+
+
+def _open(path: Path):
+    """The file, made if it is not there, for all users. Opened first without O_CREAT: Linux refuses that for others' files in /tmp."""
+    try:
+        number = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        with contextlib.suppress(PermissionError):
+            os.fchmod(number, 0o666)  # whatever the umask is
+    return os.fdopen(number, "r+b")
+
+
+def _try(file, shared: bool = False) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _ahead(ticket: Path, name: str) -> list[Path]:
+    """The older tickets that a living process holds; names sort by time."""
+    ahead = []
+    for other in sorted(ticket.parent.glob(f"{name}.*.ticket")):
+        if other.name >= ticket.name:
+            continue
+        with contextlib.suppress(FileNotFoundError), _open_existing(other) as file:
+            if not _try(file, shared=True):
+                ahead.append(other)
+            elif time.time() - other.stat().st_mtime > OLD_TICKET_S:
+                with contextlib.suppress(PermissionError):
+                    other.unlink()
+    return ahead
+
+
+def _open_existing(path: Path):
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+
+
+@cache
+def _introduce(device: str) -> None:
+    others = neighbours.others(_uuid(device))
+    if others:
+        print(neighbours.sentence(others), flush=True)
+
+
+@cache
+def _uuid(device: str) -> str:
+    """The GPU's own name, which CUDA_VISIBLE_DEVICES does not renumber."""
+    return f"GPU-{torch.cuda.get_device_properties(torch.device(device)).uuid}"

@@ -1,0 +1,228 @@
+"""command.py: what `flashlab bench` times, keeps, resumes, splits and shows, with a clock and a GPU that are stand-ins."""
+
+import csv
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flashlab import cli, provenance, runtime
+from flashlab.bench import ceilings, command, records, sweep
+from flashlab.bench.ceilings import Ceilings
+from flashlab.bench.peers import PEERS, Peer
+from flashlab.bench.records import load
+from flashlab.bench.sweep import GROWTH, grid
+from flashlab.bench.timing import Timing
+from flashlab.errors import error
+from flashlab.runtime import device
+
+ALL = [name for name in PEERS if name != "triton/fused"]
+
+
+def fake_clock(function, **options):
+    """Runs the call once; the n-th one takes n milliseconds."""
+    function()
+    return Timing(*[float(next(fake_clock.numbers))] * 3, 5, "fake")
+
+
+def peer(name, fault=None):
+    """A peer that adds, or raises."""
+
+    def attend(q, k, v, *, is_causal, scale):
+        if fault:
+            raise fault
+        return q + k + v
+
+    return Peer(name, attend)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch, tmp_path):
+    """`flashlab bench` believes in a GPU; problems are tiny, the clock is fake, and results go to a folder of their own."""
+    calls, original = [], sweep.sweep
+    fake_clock.numbers = itertools.count(1)
+
+    def tiny(problems, pass_, peers, **options):
+        problems = list(problems)
+        calls.append((problems, pass_, [one.name for one in peers], options))
+        stand_ins = [peer(one.name, ZeroDivisionError("a bug") if one.name == "sdpa-math" else None) for one in peers]
+        small = [p.with_(n_q=8 + i, n_k=8 + i, head_dim=4, heads=1, batch=1) for i, p in enumerate(problems)]
+        yield from original(small, pass_, stand_ins, device="cpu", clock=fake_clock, date=options["date"])
+
+    monkeypatch.setattr(sweep, "sweep", tiny)
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    monkeypatch.setattr(runtime, "describe", lambda: "GPU: one.")
+    monkeypatch.setattr(command, "device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda device: Ceilings("NVIDIA H200", "bfloat16", 4e12, 7e14))
+    monkeypatch.setattr(records, "RECORDED", tmp_path)
+    monkeypatch.setattr(sweep, "free", lambda device: None)  # it collects garbage, which takes its time
+    return calls
+
+
+def test_the_command_times_the_whole_grid_and_keeps_it(as_on_a_gpu, tmp_path, capsys):
+    assert cli.main(["bench", "forward", "--peers", "triton,sdpa-flash"]) == 0
+    [(problems, pass_, names, options)] = as_on_a_gpu
+    assert (problems, pass_, names, options["budget_ms"], options["device"]) == (grid(), "forward", ["triton", "sdpa-flash"], sweep.BUDGET_MS, "cuda")
+    assert len(load(tmp_path / "nvidia-h200.jsonl")) == 72
+    printed = capsys.readouterr().out
+    assert "[36/36, " in printed and f"72 records were added to {tmp_path / 'nvidia-h200.jsonl'}" in printed
+
+
+def test_a_failing_peer_is_named_and_the_exit_status_is_1(as_on_a_gpu, tmp_path, capsys):
+    assert cli.main(["bench", "forward", "--quick", "--out", str(tmp_path / "x"), "--peers", "triton,sdpa-math", "--head-dim", "64"]) == 1
+    printed = capsys.readouterr().out
+    assert "not timed: sdpa-math forward, 6 of 6 cells, first head_dim 4, n 8, full: ZeroDivisionError: a bug\n" in printed
+    assert "sdpa-math failed TFLOP/s" in printed and len(load(tmp_path / "x")) == 6
+
+
+@pytest.mark.parametrize(
+    "arguments, cells, names",
+    [
+        (["forward"], 36, ALL),
+        (["backward"], 36, list(PEERS)),
+        (["forward", "--quick"], 12, ["triton", "sdpa-flash", "sdpa-cudnn"]),
+        (["backward", "--quick"], 12, ["triton", "triton/fused", "sdpa-flash", "sdpa-cudnn"]),
+        (["backward", "--head-dim", "256,64", "--peers", "triton/fused"], 24, ["triton/fused"]),
+    ],
+)
+def test_what_is_timed(as_on_a_gpu, arguments, cells, names):
+    cli.main(["bench", *arguments])
+    [(problems, pass_, peers, _)] = as_on_a_gpu
+    assert (len(problems), pass_, peers) == (cells, arguments[0], names)
+
+
+def test_growth_is_timed_in_both_passes(as_on_a_gpu, capsys):
+    assert cli.main(["bench", "growth"]) == 0
+    assert [(pass_, [p.n_q for p in problems]) for problems, pass_, *_ in as_on_a_gpu] == [(p, list(GROWTH)) for p in ("forward", "backward")]
+    assert "16 records were added" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
+        (["forward", "--head-dim", "96"], "flashlab: the grid has no head_dim 96; it has 64, 128, 256."),
+        (["forward", "--part", "3/2"], "flashlab: part '3/2' is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another.\n"),
+        (["forward", "--part", "0/2"], "flashlab: part '0/2' is none"),
+        (["forward", "--part", "half"], "flashlab: part 'half' is none"),
+        (["forward", "--device", "cuda:2"], "flashlab: no GPU 'cuda:2' is here; there are: cuda, cuda:0, cuda:1. Pass e.g. --device cuda:0.\n"),
+        (["compare", "a"], "flashlab: compare takes two files of records, and was given 1: flashlab bench compare OLD.jsonl NEW.jsonl.\n"),
+        (["forward", "a", "b"], "flashlab: forward takes no files, and was given a b. Results go to --out FILE; two files are for compare.\n"),
+    ],
+)
+def test_a_wrong_name_is_one_line(as_on_a_gpu, capsys, arguments, text):
+    assert cli.main(["bench", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(text) and as_on_a_gpu == []
+
+
+@pytest.mark.skipif(device() != "cpu", reason="shows what happens without a GPU")
+def test_without_a_gpu_the_recorded_results_are_shown_and_said_to_be(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(records, "RECORDED", tmp_path)
+    assert cli.main(["bench", "forward"]) == 2
+    assert "flashlab bench needs a CUDA GPU" in capsys.readouterr().err
+    one = records.record("triton", "forward", grid((64,))[0], Timing(1, 1, 1, 5, ""), date=sweep.now(), device="cpu")
+    records.append(one, tmp_path / "x.jsonl")
+    assert cli.main(["bench", "forward"]) == 0
+    printed = capsys.readouterr().out
+    assert "Nothing was timed; these results were recorded before." in printed and "forward, TFLOP/s, CPU" in printed and "recorded on 20" in printed
+
+
+# -- a part, another GPU, resuming ----------------------------------------------------------------------------------------
+def test_parts_are_the_whole_grid_and_do_not_overlap(as_on_a_gpu):
+    for part in ("1/3", "2/3", "3/3"):
+        assert cli.main(["bench", "forward", "--peers", "triton", "--part", part, "--device", "cuda:1"]) == 0
+    parts = [problems for problems, *_ in as_on_a_gpu]
+    assert sorted(map(repr, itertools.chain(*parts))) == sorted(map(repr, grid())) and {len(part) for part in parts} == {12}
+    assert {options["device"] for *_, options in as_on_a_gpu} == {"cuda:1"}
+
+
+def test_resuming_hands_on_what_is_there_and_keeps_the_runs_date(as_on_a_gpu, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "nvidia-h200.jsonl"
+    monkeypatch.setattr(records, "device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(provenance, "versions", lambda: {"driver": "1", "torch": "2", "triton": "3"})
+    date = sweep.now()
+    had = [records.record("triton", "forward", p, Timing(1, 1, 1, 5, ""), date=date, device="cuda") for p in grid((64,))[:4]]
+    for one in had:
+        records.append(one, path)
+    assert cli.main(["bench", "forward", "--peers", "triton", "--head-dim", "64", "--resume"]) == 0
+    assert as_on_a_gpu[0][3]["done"] == had and as_on_a_gpu[0][3]["date"] == date
+    assert f"forward: 4 cells are there from {date}." in capsys.readouterr().out
+    assert cli.main(["bench", "backward", "--peers", "triton", "--head-dim", "64", "--resume"]) == 0
+    assert as_on_a_gpu[1][3]["done"] == [] and "backward: nothing of today to resume." in capsys.readouterr().out
+
+
+def test_what_was_done_is_not_kept_twice(as_on_a_gpu, tmp_path, monkeypatch):
+    one = records.record("triton", "forward", grid((64,))[0], Timing(1, 1, 1, 5, ""), date=sweep.now(), device="cpu")
+    records.append(one, tmp_path / "x")
+    monkeypatch.setattr(records, "to_resume", lambda *_: [one])
+    monkeypatch.setattr(sweep, "sweep", lambda *_, **__: iter([one, replace(one, time_ms=2.0)]))
+    assert cli.main(["bench", "forward", "--peers", "triton", "--out", str(tmp_path / "x"), "--resume"]) == 0
+    assert [found.time_ms for found in load(tmp_path / "x")] == [1, 2]
+
+
+def test_an_interrupted_run_says_how_to_go_on(as_on_a_gpu, tmp_path, monkeypatch, capsys):
+    original = sweep.sweep
+
+    def interrupted(*arguments, **options):
+        yield from itertools.islice(original(*arguments, **options), 3)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "sweep", interrupted)
+    assert cli.main(["bench", "forward", "--peers", "triton"]) == 130
+    path = tmp_path / "nvidia-h200.jsonl"
+    assert f"Interrupted; 3 records are in {path}. The same command with --resume goes on." in capsys.readouterr().out and len(load(path)) == 3
+
+
+def test_a_gpu_that_stays_taken_gives_recorded_results(as_on_a_gpu, tmp_path, monkeypatch, capsys):
+    def busy(*_, **__):
+        raise error("gpu_busy", device="GPU-1", waited=300, ahead=2)
+        yield
+
+    one = records.record("triton", "forward", grid((64,))[0], Timing(1, 1, 1, 5, ""), date=sweep.now(), device="cpu")
+    records.append(one, tmp_path / "recorded.jsonl")
+    monkeypatch.setattr(sweep, "sweep", busy)
+    assert cli.main(["bench", "forward"]) == 0
+    printed = capsys.readouterr().out
+    assert "GPU-1 was still taken after 300 s, with 2 before you." in printed and "Recorded results instead:" in printed and "TFLOP/s, CPU" in printed
+
+
+def test_ceilings_are_measured_once_and_kept(as_on_a_gpu, tmp_path, monkeypatch):
+    assert cli.main(["bench", "forward", "--quick", "--peers", "triton"]) == 0
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda device: 1 / 0)
+    assert cli.main(["bench", "forward", "--quick", "--peers", "triton"]) == 0
+    assert ceilings.kept("NVIDIA H200") == Ceilings("NVIDIA H200", "bfloat16", 4e12, 7e14) and ceilings.kept("Tesla") is None
+    assert {path.name for path in tmp_path.iterdir()} == {"nvidia-h200.ceilings.json", "nvidia-h200.jsonl"}
+    assert len(load()) == 24  # what is no record is not read as one
+
+
+# -- what is written ------------------------------------------------------------------------------------------------------
+def test_csv_and_figures_of_what_is_recorded(tmp_path, capsys):
+    if device() != "cpu":
+        pytest.skip("a GPU would time")
+    assert cli.main(["bench", "forward", "--csv", str(tmp_path / "x.csv"), "--figures", str(tmp_path / "figures")]) == 0
+    with (tmp_path / "x.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == sum(one.pass_ == "forward" for one in load())
+    assert {"kernel", "pass", "bytes_per_s", "roofline_share", "peak_bytes", "stale"} <= set(lines[0]) and "pass_" not in lines[0]
+    names = {path.stem.removeprefix("nvidia-h200-forward-") for path in (tmp_path / "figures").iterdir()}
+    kinds, masks = ("tflops", "speedup", "memory", "roofline"), ("full", "causal")
+    assert names == {f"{kind}-{d}-{mask}" for kind in kinds for d in (64, 128, 256) for mask in masks}
+
+
+def test_compare_says_what_got_slower_and_exits_1(tmp_path, capsys):
+    one = records.record("triton", "forward", grid((64,))[0], Timing(1.0, 0.99, 1.01, 5, ""), date="2026", device="cpu")
+    for name, time in (("old", 1.0), ("new", 1.5)):
+        records.append(replace(one, time_ms=time, p20_ms=time, p80_ms=time), tmp_path / name)
+    assert cli.main(["bench", "compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 1
+    assert "1 cells in both: 1 slower, 0 faster, 0 the same within the noise." in capsys.readouterr().out
+    assert cli.main(["bench", "compare", str(tmp_path / "new"), str(tmp_path / "old")]) == 0
+
+
+def test_a_terminal_shows_a_bar_and_what_is_left(monkeypatch, capsys):
+    one = records.record("triton", "forward", grid((64,))[0], Timing(1, 1, 1, 5, ""), date="", device="cpu")
+    monkeypatch.setattr(command.sys.stdout, "isatty", lambda: True, raising=False)
+    command._follow(iter([one] * 4), 4, 1, [], [], lambda _: None)
+    printed = capsys.readouterr().out
+    assert "[#####               ] about 0 s left" in printed and printed.count("s left") == 3 and command._bar(1) == f"[{'#' * 20}]"
