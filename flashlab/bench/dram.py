@@ -1,6 +1,6 @@
 """The DRAM bytes of one launch of our kernels by the cache model: the tiles and the order of programs that it really has.
 
-    accuracy(records, modelled)          the model beside the counters, launch by launch
+    accuracy(by_launch(records), modelled)          the model beside the counters, launch by launch
 
 traffic/schedule.py knows no kernel, so what it must be told is looked up here: the tiles of kernels/tiles.py (and of the
 slow kernels' own files) for a data centre GPU of the record's architecture, and how many heads run at once.
@@ -63,15 +63,15 @@ def _blocks(tile) -> dict[str, int]:
     return {"block_q": tile.block_q, "block_k": tile.block_k}
 
 
-def modelled(record: Mapping, *, gpu: str = "H200", share: float = EFFECTIVE_SHARE) -> DramTraffic | None:
-    """The model of a counter record of one launch (traffic/cache.accuracy says what it holds), or None for other kernels.
+def modelled(record: Mapping, *, gpu: str | None = None, share: float = EFFECTIVE_SHARE) -> DramTraffic | None:
+    """The model of a counter record of one launch (traffic/accuracy.py says what it holds), or None for other kernels.
 
-    A record may also hold kv_heads, dtype, and occupancy_limit_percent and threads, from which follows how many programs
-    share a multiprocessor; without these it is one.
+    A record may also hold n_k, kv_heads, dtype, device (an H200 without it; `gpu` overrules it), and occupancy_limit_percent
+    and threads, from which follows how many programs share a multiprocessor; without these it is one.
     """
-    device = gpu_called(gpu)
+    device = gpu_called(gpu or record.get("device", "H200"))
     problem = AttentionProblem(
-        record["n"], record["n"], record["head_dim"], batch=record["batch"], heads=record["heads"], kv_heads=record.get("kv_heads"),
+        record["n"], record.get("n_k", record["n"]), record["head_dim"], batch=record["batch"], heads=record["heads"], kv_heads=record.get("kv_heads"),
         causal=record["causal"], dtype=record.get("dtype", "float16"),
     )  # fmt: skip
     major, minor = device.compute_capability

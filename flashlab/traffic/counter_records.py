@@ -1,10 +1,11 @@
 """What the hardware counted, kept: one JSON object a line, with the machine, the versions and a digest of our kernels.
 
-Here and not in bench/, since the cache model (traffic/cache.py) is judged by it, and traffic may not import bench; bench may
+Here and not in bench/, since the cache model is judged by it (traffic/accuracy.py), and traffic may not import bench; bench may
 import traffic. Digests and files are provenance.py's, as they are bench/records.py's.
 
 A line: workload, pass, dtype, batch, heads, kv_heads, n_q, n_k, head_dim, causal, launches (a list, one object a kernel in
-launch order, with the fields of launches.Launch), device, driver, torch, triton, ncu, date, digest.
+launch order, with the fields of launches.Launch), device, driver, torch, triton, ncu, date, digest. by_launch() turns such
+records into one flat mapping a launch.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ FIRST = 4096  # in a process of its own, so that the middle of the grid is kept 
 HEAD_DIMS, HEADS = (64, 128), 16
 OURS = (("unfused", "forward"), ("flash1", "forward"), ("triton", "forward"), ("triton", "backward"))
 OTHERS = tuple((workload, "forward") for workload in ("standard", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "sdpa-math"))
+# The kernels that each of OURS launches, without torch's own that fill or convert a tensor beside them. Not those of
+# triton/fused: one goes by the name keys_kernel too, and adds to dq besides.
+KERNELS = {
+    "unfused": ("scores_kernel", "softmax_kernel", "product_kernel"),
+    "flash1": ("flash1_kernel",),
+    "triton": ("forward_kernel", "delta_kernel", "keys_kernel", "queries_kernel"),
+}
 BUDGET_S, LEAST_S = 110, 15
 STALE = "stale: the kernel's code has changed since"
 
@@ -142,6 +150,22 @@ def held(records: Iterable[CounterRecord]) -> str:
     for one in records:
         lengths.setdefault(f"{one.counted.workload} {one.counted.pass_}", set()).add(one.counted.problem.n_q)
     return "; ".join(f"{what} at n {', '.join(f'{n:,}' for n in sorted(ns))}" for what, ns in lengths.items()) or "none"
+
+
+def by_launch(records: Iterable[CounterRecord]) -> list[dict]:
+    """A flat mapping for each launch of KERNELS, in order: workload, pass, sizes (n is n_q), the fields of a Launch, device, date.
+
+    This is what accuracy.accuracy() takes. Stale records are passed on too: leave them out where today's tiles are looked up.
+    """
+    return [
+        {"workload": one.counted.workload, "pass": one.counted.pass_, "n": one.counted.problem.n_q}
+        | {size: getattr(one.counted.problem, size) for size in SIZES}
+        | asdict(launch)
+        | {"device": one.device, "date": one.date}
+        for one in records
+        for launch in one.counted.launches
+        if launch.kernel in KERNELS.get(one.counted.workload, ())
+    ]
 
 
 # -- recording --------------------------------------------------------------------------------------------------------
