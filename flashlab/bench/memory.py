@@ -39,7 +39,8 @@ def cap(device: str) -> None:
     """Hold this process to its share of the device's memory; does nothing on a CPU or where no share is set."""
     share = fraction()
     if share is not None and torch.device(device).type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(share, torch.device(device))
+        number = torch.device(device).index  # torch wants one here, and "cuda" has none
+        torch.cuda.set_per_process_memory_fraction(share, torch.cuda.current_device() if number is None else number)
 
 
 def free(device: str) -> None:
@@ -70,7 +71,7 @@ def out_of_memory_explained(device: str) -> Iterator[None]:
         traceback.clear_frames(fault.__traceback__)
         fault.__traceback__ = None
     free(device)
-    unused, total = torch.cuda.mem_get_info(device) if torch.cuda.is_available() else (0, 0)
+    unused, total = torch.cuda.mem_get_info(device) if torch.device(device).type == "cuda" else (0, 0)
     share = fraction()
     limit = f"; {VARIABLE} lets this process hold {share:.0%} of it" if share is not None else ""
     raise error("gpu_memory", device=device, asked=asked, unused=unused / 2**30, total=total / 2**30, limit=limit)

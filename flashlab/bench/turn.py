@@ -4,7 +4,7 @@ Each process that waits leaves a ticket, a file of its own that it keeps locked;
 device's lock. Locks are the kernel's (flock): a process that dies leaves nothing behind that stops the others. They work
 between users of one host, and between containers that share the folder.
 
-    FLASHLAB_LOCKS     the folder (default: /tmp/flashlab-turns)
+    FLASHLAB_LOCKS     the folder (default: /tmp/flashlab-turns); where it cannot be written to, no turns are taken, said once
     FLASHLAB_WAIT_S    seconds to wait for a turn (default: 300)
 """
 
@@ -50,7 +50,7 @@ def turn(device: str) -> Iterator[None]:
     cap(device)
     name = _uuid(device)
     if name not in _held:
-        _introduce(device)
+        _introduce(name)
     with taken(name):
         yield
 
@@ -65,7 +65,8 @@ def taken(name: str, say=print) -> Iterator[None]:
         finally:
             _held[name] -= 1
         return
-    with _queued(name, say):
+    folder = _folder()
+    with _queued(name, folder, say) if folder else _without_turns():
         _held[name] = 1
         try:
             yield
@@ -74,10 +75,10 @@ def taken(name: str, say=print) -> Iterator[None]:
 
 
 @contextmanager
-def _queued(name: str, say) -> Iterator[None]:
+def _queued(name: str, folder: Path, say) -> Iterator[None]:
     import fcntl  # not at the top: Windows has none, and no turns to take
 
-    folder, limit = _folder(), wait_s()
+    limit = wait_s()
     ticket = folder / f"{name}.{time.time_ns():020}.{os.getpid()}.ticket"
     with _open(ticket) as mine, _open(folder / f"{name}.lock") as lock:
         fcntl.flock(mine, fcntl.LOCK_EX)
@@ -96,24 +97,40 @@ def _queued(name: str, say) -> Iterator[None]:
             yield
         finally:
             ticket.unlink(missing_ok=True)
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough where a process forked meanwhile has the file open too
 
 
-def _folder() -> Path:
+def _folder() -> Path | None:
+    """Where the tickets are; None where this user cannot put files there (a read-only /tmp, another's private folder)."""
     folder = Path(os.environ.get("FLASHLAB_LOCKS") or FOLDER)
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(PermissionError):
+    with contextlib.suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()  # raises where it is there: then its owner has chosen who may write
         folder.chmod(0o1777)  # all may put files there, and nobody removes another's
-    return folder
+    return folder if folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
+
+
+@contextmanager
+def _without_turns() -> Iterator[None]:
+    _say_without(os.environ.get("FLASHLAB_LOCKS") or FOLDER)
+    yield
+
+
+@cache
+def _say_without(folder: str) -> None:
+    print(f"No turns are taken on the GPU: {folder} cannot be written to. Set FLASHLAB_LOCKS to a folder that everyone may write to.", flush=True)
 
 
 def _open(path: Path):
     """The file, made if it is not there, for all users. Opened first without O_CREAT: Linux refuses that for others' files in /tmp."""
-    try:
-        number = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        with contextlib.suppress(PermissionError):
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            number = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            break
+        with contextlib.suppress(FileExistsError):  # another was faster
+            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             os.fchmod(number, 0o666)  # whatever the umask is
+            break
     return os.fdopen(number, "r+b")
 
 
@@ -133,7 +150,7 @@ def _ahead(ticket: Path, name: str) -> list[Path]:
     for other in sorted(ticket.parent.glob(f"{name}.*.ticket")):
         if other.name >= ticket.name:
             continue
-        with contextlib.suppress(FileNotFoundError), _open_existing(other) as file:
+        with contextlib.suppress(FileNotFoundError, PermissionError), _open_existing(other) as file:
             if not _try(file, shared=True):
                 ahead.append(other)
             elif time.time() - other.stat().st_mtime > OLD_TICKET_S:
@@ -147,13 +164,12 @@ def _open_existing(path: Path):
 
 
 @cache
-def _introduce(device: str) -> None:
-    others = neighbours.others(_uuid(device))
+def _introduce(uuid: str) -> None:
+    others = neighbours.others(uuid)
     if others:
         print(neighbours.sentence(others), flush=True)
 
 
-@cache
 def _uuid(device: str) -> str:
     """The GPU's own name, which CUDA_VISIBLE_DEVICES does not renumber."""
     return f"GPU-{torch.cuda.get_device_properties(torch.device(device)).uuid}"

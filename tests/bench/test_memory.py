@@ -39,7 +39,15 @@ def test_the_share_is_set_for_the_device_that_is_used(monkeypatch):
     cap("cpu")
     assert calls == []
     cap("cuda:1")
-    assert calls == [(0.5, torch.device("cuda:1"))]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    cap("cuda")
+    assert calls == [(0.5, 1), (0.5, 3)]
+
+
+@pytest.mark.gpu
+def test_a_share_of_the_default_gpu_can_be_set(monkeypatch):
+    monkeypatch.setenv(memory.VARIABLE, "1")
+    cap("cuda")
 
 
 def test_running_out_is_one_sentence_and_frees_what_was_held(monkeypatch):

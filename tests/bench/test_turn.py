@@ -164,6 +164,45 @@ def test_a_link_laid_out_for_us_is_not_followed(folder, tmp_path):
     assert not (tmp_path / "precious").exists()
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_said_once_and_stops_nobody(folder, capsys):
+    folder.mkdir(mode=0o500)
+    for _ in range(2):
+        with taken("gpu"):
+            assert module._held == {"gpu": 1}
+    assert module._held == {} and capsys.readouterr().out == (
+        f"No turns are taken on the GPU: {folder} cannot be written to. Set FLASHLAB_LOCKS to a folder that everyone may write to.\n"
+    )
+
+
+def test_a_file_in_the_folder_s_place_stops_nobody(folder, capsys):
+    folder.touch()
+    with taken("gpu"):
+        pass
+    assert "No turns are taken" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_there_keeps_its_modes(folder, tmp_path):
+    """A link in /tmp could point to the home of whoever runs this: its modes are not ours to change."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    folder.symlink_to(home)
+    with taken("gpu"):
+        pass
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_turn(tmp_path):
+    with taken("gpu"):
+        child = FORK.Process(target=time.sleep, args=(20,), daemon=True)
+        child.start()
+    other = start("gpu", tmp_path / "ready")
+    other.join(10)
+    child.kill()
+    child.join(10)
+    assert other.exitcode == 0 and (tmp_path / "ready").exists()
+
+
 @pytest.mark.parametrize("given, seconds", [("", 300), ("0", 0), ("900", 900), (" 2.5", 2.5)])
 def test_the_wait_is_a_number_of_seconds(monkeypatch, given, seconds):
     monkeypatch.setenv("FLASHLAB_WAIT_S", given)
