@@ -10,7 +10,6 @@ import datetime
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +20,7 @@ from flashlab.bench.derived import impossible
 from flashlab.bench.memory import asked_for, extra_bytes, free
 from flashlab.bench.peers import PASSES, PEERS, Peer
 from flashlab.bench.records import TOKENS, WIDTH, Record
-from flashlab.bench.timing import Timing, time_call
+from flashlab.bench.timing import Timing, current, time_call
 from flashlab.bench.turn import turn
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
@@ -80,7 +79,7 @@ def sweep(
     device, date = device or runtime.device(), date or now()
     kept = {(one.kernel, one.problem): one for one in done}
     for problem in problems:
-        with turn(device), _current(device):
+        with turn(device), current(device):
             for peer in peers:
                 had = kept.get((peer.name, records.key_of(pass_, problem)))
                 why = None if had else peer.can(problem, pass_, device)
@@ -114,11 +113,6 @@ def growth_problems(ns: Iterable[int] = GROWTH, *, head_dim: int = 128, heads: i
 def now() -> str:
     """The time of day in UTC, to the second."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
-def _current(device: str) -> AbstractContextManager:
-    """Hold this around the calls: a kernel that is launched on the current GPU is launched on this one."""
-    return torch.cuda.device(device) if torch.device(device).type == "cuda" else nullcontext()
 
 
 def _cell(peer, problem, pass_, device, budget_ms, date, clock) -> Record | Missing:
