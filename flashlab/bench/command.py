@@ -10,6 +10,7 @@ Without a GPU, or where it stays taken, the recorded results are shown and said 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,13 +57,16 @@ def bench(
     if runtime.device() == "cpu":
         return _show_recorded(what, out, csv, figures, runtime.describe() + " Nothing was timed; these results were recorded before.")
     device = _checked(device or runtime.device())
-    path = out or records.path_for(device_name(device))
+    path = out or _own_file(device_name(device))
     runs, chosen = _runs(what, quick, names, head_dims, part)
     print(runtime.describe() if device == "cuda" else f"GPU: {device_name(device)} ({device}).")
     taken, missing, added = [], [], []
     try:
-        ceiling = ceilings.kept(device_name(device)) or ceilings.measure_ceilings(device)
-        ceilings.keep(ceiling)
+        ceiling = ceilings.kept(device_name(device))
+        if ceiling is None:
+            ceiling = ceilings.measure_ceilings(device)
+            if _may_record():
+                ceilings.keep(ceiling)
         for pass_, problems in runs:
             done = records.to_resume(records.load(path), pass_, [(peer.name, p) for p in problems for peer in chosen], device) if resume and path.exists() else []
             if resume:
@@ -83,6 +87,16 @@ def bench(
     _show(taken, what, csv, figures, ceiling)
     print(f"\n{len(added)} records were added to {path}")
     return int(any(one.failed for one in missing))
+
+
+def _may_record() -> bool:
+    return os.access(records.RECORDED, os.W_OK | os.X_OK)
+
+
+def _own_file(device: str) -> Path:
+    """The device's file in recorded/, or in the working folder where flashlab is installed for many and this user may not write there."""
+    path = records.path_for(device)
+    return path if _may_record() and (not path.exists() or os.access(path, os.W_OK)) else Path(path.name)
 
 
 def _runs(what: str, quick: bool, names, head_dims, part: str) -> tuple[list[tuple[str, list[AttentionProblem]]], list[peers.Peer]]:

@@ -198,6 +198,15 @@ def test_ceilings_are_measured_once_and_kept(as_on_a_gpu, tmp_path, monkeypatch)
 
 
 # -- what is written ------------------------------------------------------------------------------------------------------
+def test_who_may_not_write_to_a_shared_installation_gets_a_file_of_their_own(as_on_a_gpu, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(records, "RECORDED", tmp_path / "shared")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", "forward", "--peers", "triton", "--head-dim", "64"]) == 0
+    assert "records were added to nvidia-h200.jsonl" in capsys.readouterr().out
+    assert load(tmp_path / "nvidia-h200.jsonl") and not (tmp_path / "shared").exists()
+
+
 def test_csv_and_figures_of_what_is_recorded(tmp_path, capsys):
     if device() != "cpu":
         pytest.skip("a GPU would time")
