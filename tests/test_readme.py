@@ -42,8 +42,13 @@ def test_the_commands_exist():
     for target in set(re.findall(r"make (lab|test-gpu|test|record)\b", README)):
         assert re.search(rf"^[\w -]*\b{target}\b[\w -]*:", makefile, re.M), target
     command_line = (ROOT / "flashlab/cli.py").read_text()
-    for command in set(re.findall(r"`?flashlab (lab|doctor|reset|bench)\b", README)):
+    for command in set(re.findall(r"`?flashlab (lab|doctor|reset|bench|count)\b", README)):
         assert f'"{command}"' in command_line
+
+
+def test_every_variable_that_a_reader_may_set_is_named_and_no_other():
+    read = {name for path in MODULES for name in re.findall(r"FLASHLAB_[A-Z_]+", path.read_text())}
+    assert set(re.findall(r"FLASHLAB_[A-Z_]+", README)) == read - {"FLASHLAB_CHROMIUM"}  # which doctor names where it matters
 
 
 RATIOS = re.findall(r"^\| (64|128|256) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README, re.M)
