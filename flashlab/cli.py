@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("what", choices=("forward", "backward", "growth", "compare"), help=what)
     bench.add_argument("files", nargs="*", type=Path, metavar="FILE", help="for compare: OLD.jsonl NEW.jsonl")
     bench.add_argument("--quick", action="store_true", help="fewer sizes and peers: an answer within a minute")
-    bench.add_argument("--out", type=Path, metavar="FILE", help="where results are added (default: the GPU's file in flashlab/bench/recorded/, or here if you may not write there)")
+    bench.add_argument("--out", type=Path, metavar="FILE", help="where results are added (default: the GPU's file in flashlab/bench/recorded/, else here)")
     bench.add_argument("--peers", dest="names", type=lambda text: text.split(","), metavar="A,B", help="e.g. triton,sdpa-flash (default: all)")
     bench.add_argument("--head-dim", dest="head_dims", type=_whole_numbers, metavar="D,D", help="e.g. 64,128 (default: 64,128,256)")
     bench.add_argument("--device", metavar="cuda:N", help="which GPU (default: the first)")
