@@ -107,7 +107,7 @@ def _folder() -> Path | None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()  # raises where it is there: then its owner has chosen who may write
         folder.chmod(0o1777)  # all may put files there, and nobody removes another's
-    return folder if folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
+    return folder if os.path.isdir(folder) and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
 
 
 @contextmanager

@@ -175,6 +175,14 @@ def test_a_folder_that_cannot_be_written_to_is_said_once_and_stops_nobody(folder
     )
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")
+def test_a_folder_that_cannot_be_looked_at_stops_nobody(tmp_path, monkeypatch):
+    (tmp_path / "private").mkdir(mode=0)
+    monkeypatch.setenv("FLASHLAB_LOCKS", str(tmp_path / "private" / "turns"))
+    with taken("gpu"):
+        pass
+
+
 def test_a_file_in_the_folder_s_place_stops_nobody(folder, capsys):
     folder.touch()
     with taken("gpu"):
