@@ -48,6 +48,7 @@ def test_the_share_is_set_for_the_device_that_is_used(monkeypatch):
 def test_a_share_of_the_default_gpu_can_be_set(monkeypatch):
     monkeypatch.setenv(memory.VARIABLE, "1")
     cap("cuda")
+    assert torch.cuda.get_per_process_memory_fraction() == 1
 
 
 def test_running_out_is_one_sentence_and_frees_what_was_held(monkeypatch):
