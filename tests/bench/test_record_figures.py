@@ -72,5 +72,5 @@ def test_the_gallery_draws_what_it_can_and_says_what_it_cannot(tmp_path, capsys)
     assert [path.name for path in drawn] == [f"nvidia-h200-forward-{kind}-128-full.png" for kind in ("tflops", "memory", "roofline")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     printed = capsys.readouterr().out
-    assert "not drawn: nvidia-h200-forward-speedup-128-full.png: the figure needs forward, head_dim 128, full records of sdpa-math" in printed
+    assert "not drawn: nvidia-h200-forward-speedup-128-full.png: the figure needs forward, head_dim 128, full records of sdpa-flash" in printed
     assert printed.count("not drawn") == 5
