@@ -26,6 +26,8 @@ from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
 from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
 
+SMALLEST_NORMAL = 2.0**-126  # of float32: folded into the exponential, a smaller scale would be 0, and 0 times a hidden score's -inf is nan
+
 
 @triton.jit
 def multiply_keys(q_tile, k, k_strides, batch, kv_head, start, n_k, PREDICATE: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr):
@@ -170,7 +172,7 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if lse.numel():  # a grid of no programs cannot be launched
         scale = float(scale)  # Triton would compile an int of 1 in as a constant
-        fold = scale > 0 and not any(masks.rescores)
+        fold = scale >= SMALLEST_NORMAL and not any(masks.rescores)
         if tile is None:
             given = (q, k, v, masks, mask_params, scale, sink)
             usual = forward_tile(q, k.shape[2], any(masks.limits))

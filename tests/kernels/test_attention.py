@@ -594,3 +594,13 @@ def test_the_operator_takes_lse_of_any_strides():
     assert not turned.is_contiguous()
     for a, b in zip(*(torch.ops.flashlab.attention_backward(q, k, v, o, x, torch.ones_like(q), *rest) for x in (lse, turned))):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("scale", [4.7e-177, 1e-40, 2.0**-126])
+def test_a_scale_that_float32_cannot_hold_weighs_all_seen_keys_alike(scale):
+    q, k, v = (x.expand(1, 2, x.shape[2], 8) for x in (torch.ones(1, 2, 7, 8), torch.ones(1, 2, 18, 8), torch.arange(18.0).view(1, 1, 18, 1)))
+    q, k, v = (x.to(DEVICE, torch.bfloat16) for x in (q, k, v))
+    o, lse = attention(q, k, v, mask=masks.prefix(7), scale=scale, return_lse=True)
+    seen = torch.arange(12, 19, device=DEVICE)  # keys of each query: 0 to seen - 1
+    torch.testing.assert_close(o.float(), ((seen - 1) / 2).view(1, 1, 7, 1).expand(1, 2, 7, 8), rtol=1e-2, atol=0)
+    torch.testing.assert_close(lse, seen.float().log().expand_as(lse), rtol=1e-5, atol=1e-5)
