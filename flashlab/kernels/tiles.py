@@ -24,7 +24,7 @@ and 36 (128). Triton issues a loop's loads at the end of its body, so what the b
 of the next tile, multiplied at the end. At 128 that pays with 128 rows in two warpgroups of at most 128 registers, two such
 programs a multiprocessor; at 256, where only one program fits, with the product with v left running.
 
-What lost, and why. The long chain alone, without the new order: 458 / 426 at 64, 539 / 488 at 128; the wait for k hid it.
+What lost, and why. The two short chains alone, in the old order: 458 / 426 at 64, 539 / 488 at 128, next to nothing.
 The row sum in two chains as well: the same within 1 percent. Four chains: the same. 128 x 64 tiles in one warpgroup at 128
 with the new order: 461 / 429, spills. 128 x 128 with 8 warps at 64: 458 / 408. Three stages at 64: the third tile takes the
 place of the third program, 411 / 409 (64 x 64). 128 x 64 tiles with 3 stages at 128, in the old order: one program a
@@ -35,8 +35,8 @@ to pass through shared memory and dq adds 4 bytes an element a tile pair to the 
 At head_dim 64 short causal rows were left. At n = 1,024 a program sees four or five tiles of 128 keys, of which the last is
 half hidden; 64 x 64 tiles with at most 128 registers give 315 there instead of 283, 394 instead of 376 at 2,048, but lose at
 4,096 (444 / 454) and without a mask (453 / 472 at 2,048): so n and the masks choose too (FORWARD_SHORT). Leaving out the
-care for rows without a key where tiles are seen whole gave 0.7 percent at 64 and 1 at 128, and cost 5 to 11 at 256, where
-the compiler then orders the loop otherwise. Row sums kept as eight columns a row until the end: up to 5 percent slower, for
+care for rows without a key where tiles are seen whole gave 0.7 percent at 64 and 1 at 128, and cost 2 to 11 at 256 for
+n of 1,024 and more; why is not known yet. Row sums kept as eight columns a row until the end: up to 5 percent slower, for
 their registers.
 
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60

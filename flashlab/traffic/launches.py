@@ -17,6 +17,8 @@ What is counted, kernel by kernel, with empty caches before each:
     tensor_percent                        cycles in which the tensor cores worked (sm__pipe_tensor_cycles_active), of all cycles.
     occupancy_percent, _limit_percent     warps at work, of those that the multiprocessors can hold: on average while they were
                                           busy, and at most, given registers, shared memory and threads.
+
+Not yet checked on a GPU: what crosses the L2's halves, merged reads, and whether sm_bytes_read holds what TMA fetches.
 """
 
 from __future__ import annotations
