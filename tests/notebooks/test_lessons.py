@@ -164,7 +164,7 @@ def test_lesson_06_says_of_its_two_waits_what_tiles_py_lists():
     rows = [r"fit the L2, longest tiles first \(\*\)", r"next tile's keys, best tile \(\*\)", r"in two chains a row, best order \(\*\)"]
     tried = (LESSONS[0].parents[1] / "flashlab/kernels/tiles.py").read_text()
     before, order, both = (int(re.search(rf"{row} +(\d+) / ", tried)[1]) for row in rows)  # head_dim 64, full
-    chains = int(re.search(r"The long chain alone, without the new order: (\d+) / ", tried)[1])
+    chains = int(re.search(r"The two short chains alone, in the old order: (\d+) / ", tried)[1])
     assert [round(100 * (now / before - 1)) for now in (chains, order, both)] == [1, 2, 10]
 
 
