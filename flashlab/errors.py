@@ -191,7 +191,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "forward_mode": (
         NotImplementedError,
-        "attention has no forward-mode derivative (torch.func.jvp, dual numbers)."
+        "{argument} carries a tangent (torch.func.jvp, dual numbers), but attention has no forward-mode derivative."
         " Use reverse mode: backward() or torch.autograd.grad().",
     ),
     "double_backward": (

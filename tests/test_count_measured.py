@@ -17,7 +17,7 @@ from flashlab.traffic.counter_records import CounterRecord, digest
 from flashlab.traffic.launches import Counted, Uncounted, launch
 
 PROBLEM = AttentionProblem(4096, 4096, 128, heads=16, dtype="bfloat16")
-LAUNCHES = tuple(launch(row) for row in ncu.parse(fake.table([("forward_kernel", 512), ("cutlass_80_tensorop_bf16_s16816gemm_bf16", 2)])))
+LAUNCHES = tuple(launch(row) for row in fake.rows([("forward_kernel", 512), ("cutlass_80_tensorop_bf16_s16816gemm_bf16", 2)]))
 HERE = Counted("triton", "forward", PROBLEM, LAUNCHES, "counted here, on the NVIDIA H200")
 
 

@@ -177,8 +177,8 @@ class _Backward(torch.autograd.Function):
 
 
 def _forward_autograd(q, k, v, sink, scale, mask, numbers, tensors, deterministic):
-    if forward_ad._current_level >= 0 and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v, sink)):
-        raise error("forward_mode")
+    if forward_ad._current_level >= 0:
+        _check_tangents(q=q, k=k, v=v, sink=sink)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sink)):
         return _Attention.apply(q, k, v, sink, scale, mask, numbers, deterministic, *tensors)
     return _below_autograd(_forward, torch.ops.flashlab.attention_forward, q, k, v, sink, scale, mask, numbers, tensors, deterministic)
@@ -216,6 +216,12 @@ def _check(q, k, v, mask, sink, backend) -> None:
         raise error("sink", given=tuple(sink.shape), device=sink.device, needed=(heads,), place=q.device)
     if backend not in BACKENDS:
         raise error("backend", given=backend, allowed=", ".join(BACKENDS))
+
+
+def _check_tangents(**given) -> None:
+    for name, x in given.items():
+        if x is not None and forward_ad.unpack_dual(x).tangent is not None:
+            raise error("forward_mode", argument=name)
 
 
 def _check_tensors(q, tensors) -> None:

@@ -77,6 +77,7 @@ def attend(
     i are the queries' places among the keys; unit turns a score into an exponent of two. The gap is what another call
     takes: the tiles that every query sees whole. Steps are counted as if it were not there; jump (below) skips it.
     """
+    BLIND: tl.constexpr = PREDICATE or not FOLD or OVERLAP  # with OVERLAP no row needs it, and the kernel is faster with it
     row_max, row_sum, acc = state
     last = hi - (gap_hi - gap_lo) - BLOCK_K  # the last step
     if lo <= last:
@@ -86,7 +87,7 @@ def attend(
             start = jump(step, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=PREDICATE or not FOLD)
+            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=BLIND)
             if OVERLAP:  # q · k starts first, so the product with v may run during the next softmax; its weights stay in registers
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
                 acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
@@ -96,7 +97,7 @@ def attend(
         # The last tile: no keys follow that could be multiplied.
         start = jump(last, gap_lo, gap_hi, PREDICATE, BLOCK_K)
         scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=PREDICATE or not FOLD)
+        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=BLIND)
         acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
     return row_max, row_sum, acc
 

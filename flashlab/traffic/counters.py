@@ -97,7 +97,7 @@ def count_many(
             if log is not None:
                 ncu.keep(text, log)
             fault = ncu.fault(text, status, output.read_text(errors="replace"))
-            rows = ncu.parse(text)
+            rows = ncu.parse(text, metrics)
             if fault is None or rows or "metric" not in str(fault):
                 break  # else this GPU or ncu may lack a counter that one can do without
     if fault is not None and not rows:

@@ -20,7 +20,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from flashlab.errors import error
@@ -106,11 +106,12 @@ def keep(text: str, path: Path) -> None:
         file.write(text)
 
 
-def parse(text: str) -> list[dict[str, str | float | None]]:
-    """One dict for each kernel in the text that ncu wrote with --csv --page raw: names as text, metrics as numbers.
+def parse(text: str, metrics: Collection[str]) -> list[dict[str, str | float | None]]:
+    """One dict for each kernel in the text that ncu wrote with --csv --page raw: NAMES as text, `metrics` as numbers.
 
     Metrics are in bytes, ms, percent or as counts, whatever unit ncu chose; None where it has none on this GPU (n/a).
-    Lines that are not of the table are passed over. Raises RuntimeError for a unit that is not known.
+    ncu adds two hundred columns that nobody asked for; they and lines that are not of the table are passed over. Raises
+    RuntimeError for a unit that is not known.
     """
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     if len(rows) < 2:
@@ -118,8 +119,9 @@ def parse(text: str) -> list[dict[str, str | float | None]]:
     header, units = rows[0], rows[1]
     if not NAMES <= set(header) or any(unit for name, unit in zip(header, units) if name in NAMES):
         raise error("ncu_table", given=", ".join(header[:3]))
+    wanted = NAMES.union(metrics)
     return [
-        {name: _number(name, cell, unit) if "__" in name else cell for name, cell, unit in zip(header, row, units)}
+        {name: _number(name, cell, unit) if name in metrics else cell for name, cell, unit in zip(header, row, units) if name in wanted}
         for row in rows[2:]
         if len(row) == len(header)
     ]

@@ -4,8 +4,11 @@ import json
 import sys
 from pathlib import Path
 
+from flashlab.traffic import ncu
 from flashlab.traffic.launches import METRICS
 
+METRIC_NAMES = [metric for metric, _ in METRICS.values()]
+UNASKED = {"launch__block_dim_x": "block", "launch__cluster_max_active": "cluster", "launch__sm_count": "SM", "profiler__replayer_passes": "pass"}
 UNITS = {"registers": "register/thread", "sram_bytes": "byte/block", "time_ms": "ns", "shared_bytes": ""}
 UNITS |= {field: "%" for field in METRICS if field.endswith("percent")}
 NAMES = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
@@ -27,11 +30,16 @@ def table(kernels, *, units=UNITS, values=VALUES, fields=tuple(METRICS)):
     lines += [f'==PROF== Profiling "{kernel}" - {n}: 0%....50%....100% - 3 passes' for n, (kernel, _) in enumerate(kernels)]
     lines += ["==PROF== Disconnected from process 609"]
     if kernels:
-        lines += [quoted(NAMES + metrics), quoted([""] * len(NAMES) + [units.get(field, "byte") for field in fields])]
+        lines += [quoted([*NAMES, *UNASKED, *metrics]), quoted([""] * len(NAMES) + [*UNASKED.values(), *(units.get(field, "byte") for field in fields)])]
     for n, (kernel, grid) in enumerate(kernels):
         cells = [n, 609, "python3.12", "127.0.0.1", kernel, 1, 7, "(128, 1, 1)", f"({grid}, 1, 1)", 0, "9.0"]
-        lines.append(quoted([*cells, *(values[field] for field in fields)]))
+        lines.append(quoted([*cells, *[1] * len(UNASKED), *(values[field] for field in fields)]))
     return "\n".join(lines) + "\n"
+
+
+def rows(kernels, **options):
+    """The same, parsed."""
+    return ncu.parse(table(kernels, **options), METRIC_NAMES)
 
 
 SCRIPT = """#!{python}

@@ -17,7 +17,7 @@ from flashlab.traffic.counter_records import CounterRecord, digest, grid, held, 
 from flashlab.traffic.launches import Counted, Uncounted, launch
 
 PROBLEM = AttentionProblem(1024, 1024, 64, heads=16, dtype="bfloat16")
-LAUNCHES = tuple(launch(row) for row in ncu.parse(fake.table([("forward_kernel", 512), ("other", 2)])))
+LAUNCHES = tuple(launch(row) for row in fake.rows([("forward_kernel", 512), ("other", 2)]))
 MACHINE = {"device": "NVIDIA H200", "driver": "580.1", "torch": "2.11.0+cu130", "triton": "3.6.0", "ncu": "2025.3.1.0"}
 
 

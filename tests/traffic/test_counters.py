@@ -53,7 +53,7 @@ def test_a_launch_has_every_number_in_the_unit_of_its_name(gpu, tmp_path, monkey
 
 
 def test_totals_add_up_the_launches():
-    (row,) = ncu.parse(fake.table([("a", 1)]))
+    (row,) = fake.rows([("a", 1)])
     counted = Counted("triton", "backward", SMALL.with_(n_k=7), (launch(row),) * 3)
     assert (counted.dram_bytes_read, counted.dram_bytes_written, counted.dram_bytes) == (37_945_344, 12_582_912, 50_528_256)
     assert (counted.l2_bytes, counted.shared_bytes, counted.time_ms) == (871_366_656, 384_000, pytest.approx(3.06144))
@@ -63,7 +63,7 @@ def test_totals_add_up_the_launches():
 
 @pytest.mark.parametrize("field", METRICS)
 def test_a_counter_that_the_gpu_lacks(field):
-    (row,) = ncu.parse(fake.table([("k", 1)], values=fake.VALUES | {field: "n/a"}))
+    (row,) = fake.rows([("k", 1)], values=fake.VALUES | {field: "n/a"})
     if field in OPTIONAL:
         one = launch(row)
         assert getattr(one, field) is None and "k: " in repr(one)
@@ -76,7 +76,7 @@ def test_a_counter_that_the_gpu_lacks(field):
 
 def test_threads_and_programs_have_three_sides():
     text = fake.table([("k", 6)]).replace("(128, 1, 1)", "(32, 4, 2)").replace("(6, 1, 1)", "(6, 5, 4)")
-    (row,) = ncu.parse(text)
+    (row,) = ncu.parse(text, fake.METRIC_NAMES)
     assert (launch(row).threads, launch(row).grid) == (256, (6, 5, 4))
 
 
@@ -94,7 +94,7 @@ def test_launches_follow_their_marker(gpu):
     kernels = [("stray", 1), (MARK, 1), ("a", 5), ("b", 6), (MARK, 3), ("c", 7), (MARK, 4)]
     requests = [("triton", "backward", SMALL), ("sdpa-cudnn", "forward", SMALL), ("triton", "forward", LARGE), ("mine.py:f", "forward", SMALL)]
     events = {0: fake.event(0), 1: fake.event(1, "skipped", "it cannot"), 2: fake.event(2), 3: fake.event(3)}
-    one, two, three, four = assign(requests, ncu.parse(fake.table(kernels)), events)
+    one, two, three, four = assign(requests, fake.rows(kernels), events)
     assert [x.kernel for x in one.launches] == ["a", "b"] and [x.kernel for x in three.launches] == ["c"]
     assert (three.workload, three.problem) == ("triton", LARGE)
     assert two == Uncounted("sdpa-cudnn", "forward", SMALL, "it cannot")
@@ -104,7 +104,7 @@ def test_launches_follow_their_marker(gpu):
 
 
 def test_what_a_failed_call_launched_does_not_count(gpu):
-    (one,) = assign([("triton", "forward", SMALL)], ncu.parse(fake.table([(MARK, 1), ("a", 5)])), {0: fake.event(0, "failed", "RuntimeError: no")})
+    (one,) = assign([("triton", "forward", SMALL)], fake.rows([(MARK, 1), ("a", 5)]), {0: fake.event(0, "failed", "RuntimeError: no")})
     assert one == Uncounted("triton", "forward", SMALL, "RuntimeError: no", failed=True)
 
 
@@ -128,7 +128,7 @@ def test_one_process_counts_a_list_and_tells_as_it_goes(gpu, tmp_path, monkeypat
     assert call[-5:-2] == ["-m", "flashlab.workloads", "count"]
     asked = call[call.index("--metrics") + 1].split(",")
     assert asked == [metric for metric, _ in METRICS.values()]
-    assert ncu.parse(log.read_text())[1]["Kernel Name"] == "a"
+    assert ncu.parse(log.read_text(), asked)[1]["Kernel Name"] == "a"
 
 
 def test_the_job_says_what_the_child_must_know(tmp_path):

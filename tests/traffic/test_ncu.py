@@ -28,7 +28,7 @@ AUTOMATIC = """\
 
 
 def test_every_unit_is_brought_to_bytes_ms_and_percent():
-    first, second = ncu.parse(AUTOMATIC)
+    first, second = ncu.parse(AUTOMATIC, fake.METRIC_NAMES)
     assert first["Kernel Name"] == "forward_kernel" and first["Block Size"] == "(128, 1, 1)"
     numbers = [value for name, value in first.items() if "__" in name]
     assert numbers == pytest.approx([12_650_000, 1.02048, 66_570, 3.72e9, 55.98])
@@ -43,28 +43,33 @@ def test_every_unit_is_brought_to_bytes_ms_and_percent():
     + [("ms", 5), ("msecond", 5), ("second", 5e3), ("%", 5), ("register/thread", 5), ("byte/block", 5), ("Kbyte/block", 5e3), ("", 5)],
 )
 def test_a_unit(unit, value):
-    (row,) = ncu.parse(f'{NAMES},"a__b"\n"","","","{unit}"\n"k","x","y","5"\n')
+    (row,) = ncu.parse(f'{NAMES},"a__b"\n"","","","{unit}"\n"k","x","y","5"\n', ["a__b"])
     assert row["a__b"] == pytest.approx(value)
 
 
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ERRORS["ncu_unit"][0], match="^ncu gave dram__bytes_read.sum in 'furlong', which is none of byte, Kbyte, "):
-        ncu.parse(f'{NAMES},"dram__bytes_read.sum"\n"","","","furlong"\n"k","x","y","5"\n')
+        ncu.parse(f'{NAMES},"dram__bytes_read.sum"\n"","","","furlong"\n"k","x","y","5"\n', ["dram__bytes_read.sum"])
+
+
+def test_columns_nobody_asked_for_may_have_any_unit():
+    (row,) = ncu.parse(f'{NAMES},"launch__sm_count","a__b"\n"","","","SM","byte"\n"k","x","y","132","5"\n', ["a__b"])
+    assert row == {"Kernel Name": "k", "Block Size": "x", "Grid Size": "y", "a__b": 5}
 
 
 @pytest.mark.parametrize("text", ["", "==PROF== Connected\n==WARNING== No kernels were profiled.\n", '"ID","Kernel Name","a__b"\n'])
 def test_no_table_is_no_rows(text):
-    assert ncu.parse(text) == []
+    assert ncu.parse(text, ["a__b"]) == []
 
 
 @pytest.mark.parametrize("text", ['"ID","Section"\n"",""\n', f'"ID",{NAMES},"a__b"\n"0","k","x","y","1"\n', '"ID","Kernel Name","a__b"\n"","","byte"\n'])
 def test_another_table_is_refused(text):
     with pytest.raises(ERRORS["ncu_table"][0], match="^ncu's table begins with ID, .*, and lacks kernels' names and sizes or a row of units. Count with"):
-        ncu.parse(text)
+        ncu.parse(text, ["a__b"])
 
 
 def test_a_torn_last_line_is_left_out():
-    assert len(ncu.parse(AUTOMATIC.rstrip()[:-40] + '"')) == 1
+    assert len(ncu.parse(AUTOMATIC.rstrip()[:-40] + '"', fake.METRIC_NAMES)) == 1
 
 
 def test_the_command_line():
@@ -158,5 +163,5 @@ def test_the_text_is_added_to_what_is_kept(tmp_path):
 
 
 def test_the_fake_writes_a_table_that_can_be_read():
-    (row,) = ncu.parse(fake.table([("forward_kernel", 512)]))
+    (row,) = fake.rows([("forward_kernel", 512)])
     assert row["Grid Size"] == "(512, 1, 1)" and row[METRICS["time_ms"][0]] == pytest.approx(1.02048)
