@@ -10,7 +10,7 @@
     finds its inputs in the L2          nothing to refuse: timing.py overwrites the cache before each repeat
 
 Not found: a wrong result where no `expected` is given; on a CPU, work that starts later than SETTLE_S after the return; on a
-GPU, work of less than LATE_MS on another stream.
+GPU, work on another stream of less than LATE_MS and LATE_SHARE of the time told.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import torch
 from flashlab.errors import error
 
 SETTLE_S = 0.1  # how long a result on the CPU is watched after the first call has returned
-LATE_MS = 0.1  # the whole GPU may be busy this much longer than the call's stream: waiting itself takes some of it
+# The whole GPU may be busy this much longer than the call's stream: waiting itself takes some of it, and after long work more:
+# of 372 honest cells on an H200, nine of 15 to 810 ms waited 0.10 to 0.14 ms.
+LATE_MS, LATE_SHARE = 0.1, 0.005
 CLOCKS_APART, CLOCKS_APART_MS = 1.2, 1.0  # two clocks may differ by this factor and by this much in all
 WRONG_BEYOND = 0.02  # of the right result's norm: more than half precision explains
 _elapsed = torch.cuda.Event.elapsed_time  # bound here, before anyone can replace it
@@ -43,7 +45,7 @@ def check_clocks(told_ms: float, other_ms: float) -> None:
 
 def check_work(told_ms: float, *, worked_ms: float, late_ms: float) -> None:
     """Raises RuntimeError where a GPU worked longer after the call's return than its events tell, or on another stream."""
-    if late_ms > LATE_MS:
+    if late_ms > LATE_MS + LATE_SHARE * told_ms:
         raise error("timed_elsewhere", given=late_ms, told=told_ms)
     if told_ms * CLOCKS_APART + LATE_MS < worked_ms:
         raise error("timed_clocks", given=told_ms, other=worked_ms)

@@ -158,6 +158,7 @@ def test_two_clocks_may_differ_a_little():
 def test_work_on_another_stream_is_told_from_a_replaced_timer():
     honest.check_work(1.0, worked_ms=1.2, late_ms=0.05)
     honest.check_work(0.002, worked_ms=0.09, late_ms=0.01)  # waiting takes time too
+    honest.check_work(15.0, worked_ms=15.2, late_ms=0.17)  # and more after long work
     with pytest.raises(RuntimeError) as caught:
         honest.check_work(0.002, worked_ms=5.0, late_ms=5.0)
     assert str(caught.value) == (
