@@ -2,6 +2,8 @@
 # make test        every test, the lessons included; browser tests need Chromium
 # make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
 # make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
+# make exercises   exercises/ from solutions/, for instructors
+# make student-release   build/flashlab-student: the course without solutions/ and hidden tests
 # make test-triton-versions   the tracer's tests on the oldest, a middle and the newest Triton of the range
 #
 # TORCH=cpu        with lab and test: PyTorch's CPU build, for a machine without a GPU (or cu126 and such, for its driver)
@@ -16,7 +18,7 @@ JOBS ?= 2
 HERE := $(VENV)/bin/python
 RUN := $(if $(PYTHON),$(PYTHON),$(HERE))
 
-.PHONY: lab test test-gpu record test-triton-versions
+.PHONY: lab test test-gpu record exercises student-release test-triton-versions
 
 lab: $(VENV)/.flashlab
 	@$(say_unused)
@@ -36,6 +38,12 @@ test-gpu:
 
 record:
 	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
+
+exercises: $(VENV)/.flashlab-test
+	@$(HERE) -m flashlab.grading.release
+
+student-release: $(VENV)/.flashlab-test
+	@$(HERE) -m flashlab.grading.release --student build/flashlab-student
 
 test-triton-versions:
 	@TORCH=$(TORCH) PYTHON=$(PYTHON) .ci/triton-versions

@@ -10,6 +10,7 @@ The map, in reading order:
     kernels/     the same steps on torch tensors, in PyTorch and in Triton; attention()
     bench/       honest timing; our kernels beside PyTorch's
     widgets/     the tile loop, online softmax, roofline and quiz that you play with in a notebook
+    grading/     check() of an exercise; misconceptions, the sandboxed runner, reports for a class
     notebook     predict(), show(), source(): what a notebook needs
     looks        one name, colour and marker for an algorithm, everywhere
 
@@ -21,7 +22,7 @@ The map, in reading order:
     count        traces each launch of a kernel in your own file (count_measured: by the GPU's counters)
     workloads    what the counters count, by name, in a process of its own
     provenance   of which code and machine a recorded number is
-    cli          flashlab lab · doctor · reset · record · count · bench
+    cli          flashlab lab · doctor · reset · record · count · bench · check · progress · grade
 
 Importing flashlab loads neither torch nor triton; the names below load what they need when you first use them.
 """
@@ -45,6 +46,7 @@ HOMES = {
     "compare": "flashlab.notebook",
     "without": "flashlab.notebook",
     "quiz": "flashlab.widgets.quiz",
+    "check": "flashlab.grading.checking",
     "TileLoop": "flashlab.widgets.tile_loop",
     "OnlineSoftmax": "flashlab.widgets.online_softmax",
     "Roofline": "flashlab.widgets.roofline",

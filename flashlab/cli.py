@@ -1,4 +1,4 @@
-"""The `flashlab` command: lab, doctor, reset, record, count, bench.
+"""The `flashlab` command: lab, doctor, reset, record, count, bench, check, progress, grade.
 
 Each subcommand imports what it needs when it is called. A fault that the course knows (flashlab.errors.ERRORS) is one
 line on stderr and exit status 2.
@@ -80,6 +80,23 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV too, with what follows from them")
     bench.add_argument("--figures", type=Path, metavar="FOLDER", help="draw the figures as PNG files")
     bench.set_defaults(call=run_bench)
+
+    check = commands.add_parser("check", help="run an exercise's tests on your notebook; stops at the first failure")
+    check.add_argument("exercise", help="e04 or its whole name")
+    check.add_argument("--file", type=Path, metavar="NOTEBOOK", help="another notebook than your copy of the exercise")
+    check.set_defaults(call=run_check)
+
+    progress = commands.add_parser("progress", help="lessons you opened and exercises you passed")
+    progress.set_defaults(call=run_progress)
+
+    grade = commands.add_parser("grade", help="mark a class: CSV, a report for each student, a summary; for instructors")
+    grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="a folder of notebooks, nbgrader's submitted/, or a zip of Canvas or Moodle")
+    grade.add_argument("--exercise", required=True, help="e04 or its whole name")
+    grade.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER", help="where results go (default: grades/)")
+    grade.add_argument("--roster", type=Path, metavar="CANVAS.csv", help="Canvas's gradebook export; also writes grades_canvas.csv")
+    grade.add_argument("--jobs", type=int, default=2, help="submissions marked at once (default: 2)")
+    grade.add_argument("--unsafe", action="store_true", help="mark without a sandbox where bwrap does not work")
+    grade.set_defaults(call=run_grade)
     return root
 
 
@@ -137,6 +154,29 @@ def run_bench(options: argparse.Namespace) -> int:
     from flashlab.bench.command import bench
 
     return bench(**{name: value for name, value in vars(options).items() if name != "call"})
+
+
+def run_check(options: argparse.Namespace) -> int:
+    from flashlab.grading.checking import check_file
+
+    checked = check_file(options.exercise, options.file)
+    print(checked)
+    return 0 if checked else 1
+
+
+def run_progress(options: argparse.Namespace) -> int:
+    from flashlab.grading import progress
+
+    print(*progress.lines(), sep="\n")
+    return 0
+
+
+def run_grade(options: argparse.Namespace) -> int:
+    from flashlab.grading.grade import grade
+
+    return grade(
+        options.submissions, options.exercise, options.out, roster=options.roster, jobs=options.jobs, unsafe=options.unsafe,
+    )  # fmt: skip
 
 
 def _whole_numbers(text: str) -> list[int]:

@@ -280,6 +280,10 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "figure_device": (LookupError, "the figure needs {needed}, of one device; there are those of {given}."),
     "port_number": (ValueError, "{given} is no port: a port is a whole number from 1 to 65535. Pass e.g. --port 8888."),
     "port_closed": (OSError, "port {given} is closed to you: ports below 1024 are for root. Pass one from 1024 up, e.g. --port 8888."),
+    "exercise": (LookupError, "no exercise is called {given!r}; there are: {allowed}."),
+    "release": (RuntimeError, "{given} cannot be released: {why}. Mend the solution notebook, then make exercises."),
+    "submission": (ValueError, "{given} cannot be marked: {why}. Hand in the notebook of the exercise, saved by Jupyter."),
+    "no_solution_cell": (ValueError, "{given} has no cell that defines {needed}. Put the cell of the exercise back and fill it in."),
     "course_file": (OSError, "{given}, a file of the course, cannot be read: {why}. Mend its permissions, or get the course again."),
 }
 

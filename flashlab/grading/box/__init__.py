@@ -1,0 +1,1 @@
+"""What lies in the sandbox beside the student's code. Nothing of it knows a seed, an expected value or a test."""

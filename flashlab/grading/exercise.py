@@ -1,0 +1,159 @@
+"""What an exercise is: its tests in order, and for each the calls that it makes and how an answer is judged."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from flashlab.errors import error
+from flashlab.traffic.trace import Trace
+
+HIDDEN = "hidden.py"  # beside the solution: more cases, which no student has
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the student's function, all of it that enters the sandbox.
+
+    `arrays` go in as keyword arguments; `served` stay with us as HBM and are reached tile by tile, so we count;
+    `options` are plain keyword arguments (JSON). `returns` names what the function returns, `stores` which of the served
+    arrays are answers too. For a Triton kernel `arrays` and `options` are its arguments by name, `grid` is the launch,
+    `strides` (in elements) lays an array out otherwise than row by row, and `stores` names the arrays that it writes.
+    `sram_bytes` is the budget of the tiles held, `memory_bytes` how much more than at its start
+    the process may have at all: the kernel keeps that, whatever the code says.
+    """
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    served: Mapping[str, np.ndarray] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    returns: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    sram_bytes: int | None = None
+    memory_bytes: int | None = None
+    grid: tuple[int, ...] = ()
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        arrays = [f"{name} {array.shape} {array.dtype}" for name, array in {**self.served, **self.arrays}.items()]
+        return ", ".join(arrays + [f"{name}={value}" for name, value in self.options.items()])
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An exception in the student's lines (or the end of their process): all of it text from outside, to be escaped."""
+
+    kind: str
+    text: str
+    line: int = 0
+    source: str = ""
+
+    def __str__(self) -> str:
+        where = f" in line {self.line}: {self.source}" if self.line else ""
+        return f"{self.kind}: {self.text}{where}" if self.text else f"{self.kind}{where}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from one call: plain arrays by name, the trace where we counted, or a fault."""
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    trace: Trace | None = None
+    fault: Fault | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Why a test failed: what differs, and the misconception (a name of grading.misconceptions) it usually means."""
+
+    what: str
+    misconception: str | None = None
+    hint: str = ""
+    input: str = ""
+    theirs: str = ""
+    expected: str = ""
+
+
+Judge = Callable[[Call, Answer], "Finding | None"]
+
+
+@dataclass(frozen=True)
+class Test:
+    """One named test: calls of `function` on each of `cases` (made into a Call by `call`), each judged by `judges` in turn.
+
+    A case is whatever `call` takes, usually a dict of sizes with a seed. With `kernel`, `function` is a Triton kernel: its
+    cell alone goes into a child with our launcher and tracer, and `call` gives its arguments, grid and strides.
+    """
+
+    name: str
+    points: int
+    function: str
+    cases: tuple
+    call: Callable[..., Call]
+    judges: tuple[Judge, ...]
+    kernel: bool = False
+
+    __test__ = False  # pytest: not a test of ours
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """`name` is the folder's and the notebook's; `tests` run in this order."""
+
+    name: str
+    title: str
+    lesson: str
+    tests: tuple[Test, ...]
+
+    @property
+    def id(self) -> str:
+        """What a person types: e04."""
+        return self.name.split("_")[0]
+
+    @property
+    def points(self) -> int:
+        """Points of all tests; answers in words have theirs in the notebook."""
+        return sum(test.points for test in self.tests)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """What the student's cells define, in order."""
+        return tuple(dict.fromkeys(test.function for test in self.tests))
+
+    def with_hidden(self, solutions: Path) -> Exercise:
+        """The exercise with the cases of `solutions`/<name>/hidden.py added; unchanged where there is no such file."""
+        path = solutions / self.name / HIDDEN
+        if not path.is_file():
+            return self
+        spec = importlib.util.spec_from_file_location(f"hidden_{self.name}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return replace(self, tests=tuple(replace(test, cases=test.cases + tuple(module.CASES.get(test.name, ()))) for test in self.tests))
+
+
+def names() -> list[str]:
+    """Every exercise there is, in order."""
+    from flashlab.grading import exercises
+
+    return sorted(module.name for module in pkgutil.iter_modules(exercises.__path__) if module.name[0] == "e" and module.name[1:3].isdigit())
+
+
+def find(name: str) -> Exercise:
+    """The exercise called so: "e04" or its whole name. Raises LookupError that lists them."""
+    known = names()
+    chosen = [full for full in known if name in (full, full.split("_")[0])]
+    if len(chosen) != 1:
+        raise error("exercise", given=name, allowed=", ".join(full.split("_")[0] for full in known))
+    return module_of(chosen[0]).EXERCISE
+
+
+def module_of(name: str) -> ModuleType:
+    """The module that defines the exercise of that whole name."""
+    return importlib.import_module(f"flashlab.grading.exercises.{name}")

@@ -1,0 +1,1 @@
+"""The exercises, one module each: what its tests call, what they expect, and what a wrong answer usually means."""

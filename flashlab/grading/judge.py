@@ -1,0 +1,123 @@
+"""Compares an answer with what was expected, and says what differs. Only here, never in the child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from flashlab.grading.exercise import Answer, Call, Finding, Judge
+from flashlab.grading.misconceptions import MEANS
+from flashlab.traffic.trace import Trace
+
+SHOWN = 6  # rows and columns of an array that are shown
+
+
+def values(
+    expected: Callable[[Call], Mapping[str, np.ndarray]],
+    *,
+    atol: float = 1e-5,
+    rtol: float = 1e-5,
+    dtypes: Mapping[str, object] | None = None,
+    imitations: Mapping[str, Callable[[Call], Mapping[str, np.ndarray]]] | None = None,
+    symptom: Callable[[Call, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], str | None] | None = None,
+) -> Judge:
+    """A judge of values: each array of `expected(call)` must come back with its shape and within |error| ≤ atol + rtol · |expected|.
+
+    `imitations` maps a misconception to what it would give for this call: where the first array that differs is that, the
+    finding names it. Where none is, `symptom(call, got, wanted)` may name one (NaN in rows without a key, say).
+    `dtypes` says which dtype an array must have; without it any kind of number will do.
+    """
+
+    def judge(call: Call, answer: Answer) -> Finding | None:
+        wanted = expected(call)
+        for name, needed in wanted.items():
+            what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
+            if what:
+                return Finding(
+                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or (symptom and symptom(call, answer.arrays, wanted)), input=f"{call}\n{shown(call.served | call.arrays)}",
+                    theirs=shown({name: answer.arrays.get(name)}), expected=shown({name: needed}),
+                )  # fmt: skip
+        return None
+
+    return judge
+
+
+def differs(name: str, got, needed: np.ndarray, atol: float, rtol: float, dtype=None) -> str:
+    """A sentence that says how `got` is not `needed`, or ""."""
+    if got is None:
+        return f"no {name} came back"
+    if got.shape != needed.shape:
+        return f"{name} has shape {got.shape}; it must be {needed.shape}"
+    if dtype is not None and got.dtype != np.dtype(dtype):
+        return f"{name} has dtype {got.dtype}; it must be {np.dtype(dtype)}"
+    if needed.dtype.kind in "Ub" or got.dtype.kind in "Ub":
+        wrong = ~np.asarray(got == needed, bool) if got.dtype.kind == needed.dtype.kind else np.ones(needed.shape, bool)
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):
+            exact, theirs = needed.astype(np.float64), got.astype(np.float64)
+            wrong = ~((theirs == exact) | (np.abs(theirs - exact) <= atol + rtol * np.abs(exact)))
+            wrong &= ~(np.isnan(theirs) & np.isnan(exact))
+    if not wrong.any():
+        return ""
+    at = tuple(int(index[0]) for index in np.nonzero(wrong)) if needed.ndim else ()
+    where = f"{name}[{', '.join(map(str, at))}]" if at else name
+    count = f"; {wrong.sum():,} of {wrong.size:,} numbers differ" if wrong.size > 1 else ""
+    return f"{where} is {number(got[at])}; it must be {number(needed[at])}{count}"
+
+
+def recognise(call: Call, answer: Answer, array: str, needed: np.ndarray, imitations: Mapping, atol: float, rtol: float) -> str | None:
+    """The misconception whose imitation gives the same `array` as the answer, or None."""
+    for name, imitate in imitations.items():
+        with np.errstate(all="ignore"):
+            imitated = imitate(call)
+        if array not in imitated or not differs(array, np.asarray(imitated[array]), needed, 4 * atol, 4 * rtol):
+            continue  # this misconception shows nothing here
+        if not differs(array, answer.arrays.get(array), np.asarray(imitated[array]), 4 * atol, 4 * rtol):
+            return name
+    return None
+
+
+def traffic(closed_form: Callable[[Call], Mapping[tuple[str, str], int]], misconception: Callable[[Call, Trace], str | None] | None = None) -> Judge:
+    """A judge of bytes: what was counted, tensor by tensor, must equal `closed_form(call)`; fewer is as wrong as more."""
+
+    def judge(call: Call, answer: Answer) -> Finding | None:
+        needed = {key: size for key, size in closed_form(call).items() if size}
+        counted = answer.trace.bytes_by_tensor() if answer.trace else {}
+        if counted == needed:
+            return None
+        keys = sorted(needed.keys() | counted.keys(), key=str)
+        first = next(key for key in keys if counted.get(key, 0) != needed.get(key, 0))
+        verb = {"load": "loaded", "store": "stored", "atomic": "added"}[first[1]]
+        return Finding(
+            f"{counted.get(first, 0):,} bytes of {first[0]} were {verb}; the closed form is {needed.get(first, 0):,}",
+            misconception(call, answer.trace) if misconception and answer.trace else None, input=str(call),
+            theirs="\n".join(f"{op} {tensor}: {counted.get((tensor, op), 0):,} bytes" for tensor, op in keys),
+            expected="\n".join(f"{op} {tensor}: {needed.get((tensor, op), 0):,} bytes" for tensor, op in keys),
+        )  # fmt: skip
+
+    return judge
+
+
+def meaning(finding: Finding) -> str:
+    """What the difference usually means: the misconception's sentence, else the finding's own hint."""
+    return MEANS.get(finding.misconception, finding.hint) if finding.misconception else finding.hint
+
+
+def number(value) -> str:
+    """One number as a person writes it."""
+    if isinstance(value, (np.floating, float)):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, (np.integer, int)) and not isinstance(value, (bool, np.bool_)) else str(value)
+
+
+def shown(arrays: Mapping[str, object]) -> str:
+    """Arrays as text, small enough to read: what is larger is cut in its middle."""
+    lines = []
+    for name, array in arrays.items():
+        if array is None:
+            lines.append(f"{name}: nothing")
+            continue
+        text = np.array2string(np.asarray(array), precision=4, suppress_small=True, threshold=SHOWN**2, edgeitems=SHOWN // 2, max_line_width=110)
+        lines.append(f"{name} =\n{text}")
+    return "\n".join(lines)[:6000]

@@ -1,0 +1,156 @@
+"""Marks one submission: every test in its order, its points all or none; `check` stops at the first that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from flashlab.grading.cells import fault
+from flashlab.grading.exercise import Call, Exercise, Fault, Finding, Test
+from flashlab.grading.judge import meaning, shown
+from flashlab.grading.runner import Limits, Session
+
+# What an exception usually means, where the misconception's name says less: exceptions are a student's most common failure.
+HINTS = {
+    "NotImplementedError": "This is the stub. Write your code in its place.",
+    "NameError": "Only your solution cell runs here, with np, math and tiles. Define what you use inside it.",
+    "ModuleNotFoundError": "The grader has NumPy and nothing else. Write the steps yourself, with np.",
+    "ImportError": "The grader has NumPy and nothing else. Write the steps yourself, with np.",
+    "TimeLimit": "A loop does not end, or each number is visited by itself. Work on whole tiles with NumPy.",
+    "IndexError": "Cut the last tile to what is left, as tiles(n, block) does.",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One test's end: passed, or the finding; `ran` is False where an earlier end of the process left no time for it."""
+
+    test: Test
+    finding: Finding | None = None
+    ran: bool = True
+
+    @property
+    def passed(self) -> bool:
+        return self.ran and self.finding is None
+
+    @property
+    def points(self) -> int:
+        return self.test.points if self.passed else 0
+
+
+@dataclass
+class Result:
+    """What one submission got. True in a condition if every test passed."""
+
+    exercise: Exercise
+    outcomes: list[Outcome] = field(default_factory=list)
+    printed: str = ""
+    problem: str = ""  # why nothing could be run at all
+    sandboxed: bool = True
+
+    @property
+    def points(self) -> int:
+        return sum(outcome.points for outcome in self.outcomes)
+
+    @property
+    def first_failure(self) -> Outcome | None:
+        return next((outcome for outcome in self.outcomes if not outcome.passed), None)
+
+    @property
+    def unsolved(self) -> bool:
+        """Whether the first thing that went wrong is that the stub still stands."""
+        first = self.first_failure
+        return bool(first and first.finding and first.finding.what.startswith("NotImplementedError"))
+
+    def __bool__(self) -> bool:
+        return not self.problem and len(self.outcomes) == len(self.exercise.tests) and all(outcome.passed for outcome in self.outcomes)
+
+
+def mark(exercise: Exercise, cells: dict[str, str], *, stop: bool = False, limits: Limits | None = None) -> Result:
+    """Run the tests on `cells` ({function: source}). With `stop` the first failure is the last test that runs."""
+    from flashlab.grading import sandbox
+
+    result = Result(exercise, sandboxed=sandbox.works())
+    faults = {function: fault(source) for function, source in cells.items()}
+    sources = list(dict.fromkeys(source for function, source in cells.items() if not faults[function]))
+    sessions: dict[object, Session] = {}
+    try:
+        for test in exercise.tests:
+            outcome = _unreadable(test, faults) or _outcome(test, cells, sources, sessions, limits)
+            result.outcomes.append(outcome)
+            if stop and not outcome.passed:
+                break
+    finally:
+        for session in sessions.values():
+            result.printed += session.printed.decode("utf-8", "replace")
+            session.__exit__()
+    return result
+
+
+def _unreadable(test: Test, faults: dict[str, str]) -> Outcome | None:
+    why = faults.get(test.function)
+    return Outcome(test, Finding(f"the cell of {test.function} cannot be run: {why}")) if why else None
+
+
+def _outcome(test: Test, cells: dict, sources: list[str], sessions: dict, limits: Limits | None) -> Outcome:
+    if test.function not in cells:
+        return Outcome(test, Finding(f"no cell defines {test.function}", hint=f"Put def {test.function}(...) back into its cell."))
+    for case in test.cases:
+        call = test.call(case)
+        finding = _finding(test, call, sources, cells, sessions, limits)
+        if finding:
+            return Outcome(test, finding)
+    return Outcome(test)
+
+
+def _finding(test: Test, call: Call, sources: list[str], cells: dict, sessions: dict, limits: Limits | None) -> Finding | None:
+    if test.kernel:
+        from flashlab.grading.kernel_runner import run_kernel
+
+        answer = run_kernel(test, call, cells[test.function], limits)
+    else:
+        session = sessions.setdefault(call.memory_bytes, Session(sources, limits, call.memory_bytes))
+        answer = session.call(test.function, call)
+    if answer.fault:
+        return of_fault(answer.fault, call)
+    for judge in test.judges:
+        finding = judge(call, answer)
+        if finding:
+            return finding
+    return None
+
+
+def of_fault(fault: Fault, call: Call) -> Finding:
+    """The finding for an exception: too much memory where a call limits it is the n × n array."""
+    too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
+    name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
+    if fault.kind == "TraceOutside":
+        name = "out-of-bounds load"
+    small = sum(array.size for array in {**call.served, **call.arrays}.values()) < 400
+    return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=f"{call}\n{shown({**call.served, **call.arrays})}" if small else str(call))
+
+
+def lines(result: Result) -> Iterator[str]:
+    """The result as `flashlab check` and check() print it."""
+    if result.problem:
+        yield f"{result.exercise.id}: {result.problem}"
+        return
+    for outcome in result.outcomes:
+        sign, said = ("✓", "passed") if outcome.passed else ("✗", "failed")
+        yield f"{sign} {outcome.test.name:14} {said}   {outcome.points} of {outcome.test.points} points"
+        if outcome.finding:
+            yield from _explained(outcome.finding)
+    left = len(result.exercise.tests) - len(result.outcomes)
+    if left:
+        yield f"  {left} more test{'s' * (left > 1)} after that one."
+    yield f"{result.points} of {result.exercise.points} points" + ("" if result.sandboxed else " (not sandboxed: bwrap does not work here)")
+
+
+def _explained(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.what}"
+    if meaning(finding):
+        yield f"  what this difference usually means: {finding.misconception + '. ' if finding.misconception else ''}{meaning(finding)}"
+    for title, text in (("input", finding.input), ("yours", finding.theirs), ("expected", finding.expected)):
+        if text:
+            yield f"  {title}:"
+            yield from (f"    {line}" for line in text.splitlines())

@@ -1,0 +1,171 @@
+"""Runs a student's cells in the sandbox and makes one call at a time; never in the process that grades.
+
+A Session is one child. It ends at the first call that outlives its limits, and the next call starts another, unless the
+calls have cost more than the whole is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from dataclasses import dataclass
+
+from flashlab.grading import sandbox
+from flashlab.grading.box import wire
+from flashlab.grading.exercise import Answer, Call, Fault
+from flashlab.grading.serve import Server
+
+MOST_REPLY = 64 << 20  # bytes of one frame
+MOST_PRINTED = 10_000  # bytes kept of what is printed; the rest is read and dropped
+
+
+@dataclass(frozen=True)
+class Limits:
+    """CPU seconds and wall seconds of one child, and of starting it; bytes of address space and of a file."""
+
+    cpu_s: float = 10
+    wall_s: float = 30
+    memory_bytes: int = 1 << 30
+    file_bytes: int = 1 << 20
+
+
+class Gone(Exception):
+    """The child has ended or broken the protocol; the text says how."""
+
+
+class Session:
+    """One child with the student's cells in it; `call` makes one call. Use it in a with statement."""
+
+    def __init__(self, cells: list[str], limits: Limits | None = None, memory_bytes: int | None = None) -> None:
+        self.cells, self.limits, self.memory_bytes = cells, limits or Limits(), memory_bytes
+        self.printed, self.process, self.dead = b"", None, None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            sandbox.stop(self.process)
+            self.process = None
+
+    def call(self, function: str, call: Call) -> Answer:
+        """What `function` gives for this call; a fault if it raises, ends or hangs."""
+        start = time.monotonic()
+        try:
+            if self.dead:
+                return Answer(fault=self.dead)
+            if self.process is None:
+                self._begin()
+                if self.dead:
+                    return Answer(fault=self.dead)
+            return self._call(function, call, start)
+        except Gone as gone:
+            self.__exit__()
+            self.dead = gone.args[0]
+            return Answer(fault=self.dead, seconds=time.monotonic() - start)
+
+    def _begin(self) -> None:
+        self.deadline = time.monotonic() + self.limits.wall_s
+        self.process = sandbox.start()
+        self.wait = selectors.DefaultSelector()
+        for stream, mask in ((self.process.stdout, selectors.EVENT_READ), (self.process.stderr, selectors.EVENT_READ)):
+            os.set_blocking(stream.fileno(), False)
+            self.wait.register(stream, mask)
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self.buffer = bytearray()
+        limits = {"cpu_s": self.limits.cpu_s, "file_bytes": self.limits.file_bytes, "memory_bytes": self.memory_bytes or self.limits.memory_bytes}
+        self._send({"cells": self.cells, "limits": limits})
+        header, _ = self._receive()
+        if not header.get("ready"):
+            self.dead = fault_of(header)
+
+    def _call(self, function: str, call: Call, start: float) -> Answer:
+        server = Server(call)
+        about = {"call": function, "options": dict(call.options), "returns": list(call.returns), "served": server.about()}
+        self._send(about, call.arrays)
+        while True:
+            header, arrays = self._receive()
+            if "ask" not in header:
+                break
+            self._send(*server.reply(header, arrays))
+        trace = server.memory.trace if call.served else None
+        fault = None if header.get("result") else fault_of(header)
+        return Answer({**arrays, **server.stored()}, trace, fault, time.monotonic() - start)
+
+    # -- the pipes --------------------------------------------------------------------------------------------------------
+    def _send(self, header: dict, arrays=()) -> None:
+        data = memoryview(wire.pack(header, arrays))
+        stdin = self.process.stdin
+        self.wait.register(stdin, selectors.EVENT_WRITE)
+        try:
+            while data:
+                if stdin in self._ready():
+                    try:
+                        data = data[os.write(stdin.fileno(), data) :]
+                    except BrokenPipeError:
+                        raise self._ended() from None
+        finally:
+            self.wait.unregister(stdin)
+
+    def _receive(self) -> tuple[dict, dict]:
+        while True:
+            if len(self.buffer) >= wire.PREFIX.size:
+                (size,) = wire.PREFIX.unpack_from(self.buffer)
+                if size > MOST_REPLY:
+                    raise Gone(Fault("AnswerTooLarge", f"an answer of {size:,} bytes; at most {MOST_REPLY:,} are read"))
+                if len(self.buffer) >= wire.PREFIX.size + size:
+                    body = bytes(self.buffer[wire.PREFIX.size : wire.PREFIX.size + size])
+                    del self.buffer[: wire.PREFIX.size + size]
+                    try:
+                        return wire.unpack(body)
+                    except Exception as problem:  # whatever the child made of it
+                        raise Gone(Fault("BrokenAnswer", f"the answer cannot be read ({type(problem).__name__})")) from problem
+            if self.process.stdout in self._ready():
+                part = self._read(self.process.stdout)
+                if not part:
+                    raise self._ended()
+                self.buffer += part
+
+    def _ready(self) -> set:
+        """The streams that can go on; what the child prints is read here, so that it never waits for us."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise Gone(Fault("TimeLimit", f"it ran longer than {self.limits.wall_s:g} s and was stopped"))
+        ready = {key.fileobj for key, _ in self.wait.select(left)}
+        if self.process.stderr in ready:
+            part = self._read(self.process.stderr)
+            self.printed += part[: MOST_PRINTED - len(self.printed)] if len(self.printed) < MOST_PRINTED else b""
+            if not part:
+                self.wait.unregister(self.process.stderr)
+        return ready
+
+    @staticmethod
+    def _read(stream) -> bytes:
+        try:
+            return os.read(stream.fileno(), 1 << 20)
+        except BlockingIOError:
+            return b"?"[:0]
+
+    def _ended(self) -> Gone:
+        """How the child ended, in words."""
+        try:
+            code = self.process.wait(timeout=5)
+        except Exception:  # it closed its pipe and lives on
+            return Gone(Fault("ProcessEnded", "it closed the pipe to the grader"))
+        number = -code if code < 0 else code - 128
+        if number in (9, 24):
+            return Gone(Fault("TimeLimit", f"it computed longer than {self.limits.cpu_s:g} s of CPU time, or asked for too much, and was stopped"))
+        names = {11: "a segmentation fault", 6: "abort()", 7: "a bus error", 8: "an arithmetic fault", 4: "an illegal instruction"}
+        return Gone(Fault("ProcessEnded", names.get(number, f"the process ended by itself (status {code})")))
+
+
+def fault_of(header: dict) -> Fault:
+    """The child's own account of an exception, as bounded text."""
+    about = header.get("error")
+    about = about if isinstance(about, dict) else {}
+    line = about.get("line")
+    return Fault(
+        str(about.get("kind", "BrokenAnswer"))[:100], str(about.get("text", ""))[:2000],
+        line if isinstance(line, int) else 0, str(about.get("source", ""))[:200],
+    )  # fmt: skip

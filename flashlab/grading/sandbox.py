@@ -1,0 +1,109 @@
+"""Starts the child that runs a student's code: under bubblewrap where it works, and said aloud where it does not.
+
+Inside there are Python's own files, NumPy and grading/box, all read-only, an empty folder to write in, no network, no
+other process and no environment. Whether bwrap works is found by running it: Ubuntu 24.04's AppArmor and Docker's
+default profile refuse it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import numpy
+
+BOX = Path(__file__).parent / "box"
+INSIDE = "/sandbox"
+SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
+START = "import sys; sys.path[:0] = {paths!r}; from {module} import main; main()"
+QUIET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
+FIX = (
+    "On Debian and Ubuntu: sudo apt install bubblewrap. On Ubuntu 24.04 AppArmor must also let it make user namespaces:"
+    " sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0. In Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+)
+
+
+@functools.cache
+def why_not() -> str:
+    """Why bwrap cannot be used here, or "" if it can."""
+    if shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    try:
+        done = subprocess.run(_bwrap() + [_python(), "-I", "-S", "-c", "print(6 * 7)"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return f"bwrap could not be run ({problem})"
+    return "" if done.stdout == "42\n" else f"bwrap refuses: {done.stderr.strip()[:200] or done.returncode}"
+
+
+def works() -> bool:
+    """Whether children run in a sandbox here."""
+    return not why_not()
+
+
+def start(module: str = "box.child", packages: tuple[Path, ...] = (), extra: dict[str, str] | None = None) -> subprocess.Popen:
+    """A child that runs `module`'s main(), with its three streams as pipes; `packages` are what it may import besides NumPy."""
+    paths = {Path(numpy.__file__).parent: "numpy", Path(numpy.__file__).parent.with_name("numpy.libs"): "numpy.libs"}
+    environment = QUIET | (extra or {})
+    if works():
+        binds = [BOX, *paths, *packages]
+        targets = [f"{INSIDE}/box", *(f"{INSIDE}/{name}" for name in paths.values()), *(f"{INSIDE}/{path.name}" for path in packages)]
+        mounts = [word for path, target in zip(binds, targets) if path.exists() for word in ("--ro-bind", str(path), target)]
+        command = _bwrap() + mounts + [word for name, value in environment.items() for word in ("--setenv", name, value)]
+        command += [_python(), "-I", "-S", "-c", START.format(paths=[INSIDE], module=module)]
+        folder = None
+    else:
+        folder = tempfile.mkdtemp(prefix="flashlab-")
+        site = [str(BOX.parent), str(Path(numpy.__file__).parents[1])]
+        command = [sys.executable, "-I", "-S", "-c", START.format(paths=site, module=module)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder or "/", start_new_session=True,
+        env=environment if folder else None,
+    )  # fmt: skip
+    process.folder = folder
+    return process
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End the child with all it started; in the sandbox its process namespace ends with it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    for stream in (process.stdin, process.stdout, process.stderr):
+        try:
+            stream.close()
+        except OSError:
+            pass  # bytes that the child never took
+    process.wait()
+    if process.folder:
+        shutil.rmtree(process.folder, ignore_errors=True)
+
+
+def _python() -> str:
+    """This Python itself, not the link in a virtual environment, whose packages stay outside."""
+    return os.path.realpath(sys.executable)
+
+
+def _bwrap() -> list[str]:
+    """The bwrap command up to the program: the system read-only, the folders of third-party packages empty."""
+    standard = Path(sysconfig.get_path("stdlib"))
+    base = Path(sys.base_prefix)
+    binds = [Path(path) for path in SYSTEM if Path(path).exists()]
+    if base != Path("/usr"):
+        binds += [base / "lib", Path(_python())]
+    else:
+        binds.append(Path(_python()))
+    words = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
+    for path in binds:
+        words += ["--ro-bind", str(path), str(path)]
+    for packages in sorted({standard / "site-packages", standard / "dist-packages", base / "lib/python3/dist-packages", Path("/usr/lib/python3/dist-packages")}):
+        if packages.is_dir():
+            words += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
+    return words + ["--proc", "/proc", "--dev", "/dev", "--size", str(16 << 20), "--tmpfs", "/tmp", "--chdir", "/tmp"]
