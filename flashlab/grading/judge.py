@@ -20,12 +20,12 @@ def values(
     rtol: float = 1e-5,
     dtypes: Mapping[str, object] | None = None,
     imitations: Mapping[str, Callable[[Call], Mapping[str, np.ndarray]]] | None = None,
-    symptom: Callable[[Call, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], str | None] | None = None,
+    symptom: Callable[[Call, Mapping[str, np.ndarray]], str | None] | None = None,
 ) -> Judge:
     """A judge of values: each array of `expected(call)` must come back with its shape and within |error| ≤ atol + rtol · |expected|.
 
     `imitations` maps a misconception to what it would give for this call: where the first array that differs is that, the
-    finding names it. Where none is, `symptom(call, got, wanted)` may name one (NaN in rows without a key, say).
+    finding names it. Where none is, `symptom(call, arrays)` may name one (NaN in rows without a key, say).
     `dtypes` says which dtype an array must have; without it any kind of number will do.
     """
 
@@ -35,7 +35,7 @@ def values(
             what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
             if what:
                 return Finding(
-                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or (symptom and symptom(call, answer.arrays, wanted)), input=f"{call}\n{shown(call.served | call.arrays)}",
+                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer), input=f"{call}\n{shown(call.served | call.arrays)}",
                     theirs=shown({name: answer.arrays.get(name)}), expected=shown({name: needed}),
                 )  # fmt: skip
         return None
@@ -76,6 +76,15 @@ def recognise(call: Call, answer: Answer, array: str, needed: np.ndarray, imitat
         if not differs(array, answer.arrays.get(array), np.asarray(imitated[array]), 4 * atol, 4 * rtol):
             return name
     return None
+
+
+def _symptom(symptom: Callable | None, call: Call, answer: Answer) -> str | None:
+    """What the symptom says; arrays of a shape or kind that it never thought of are no symptom."""
+    try:
+        with np.errstate(all="ignore"):
+            return symptom(call, answer.arrays) if symptom else None
+    except (ValueError, TypeError, IndexError, KeyError):
+        return None
 
 
 def traffic(closed_form: Callable[[Call], Mapping[tuple[str, str], int]], misconception: Callable[[Call, Trace], str | None] | None = None) -> Judge:

@@ -116,8 +116,9 @@ IMITATIONS = {
 }
 
 
-def symptom(call: Call, got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> str | None:
+def symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
     """What NaN, overflow and lost digits usually mean, where no imitation gives exactly these numbers."""
+    wanted = expected(call)
     o, no_key = got.get("o"), np.isneginf(wanted["lse"])
     if o is None or o.shape != wanted["o"].shape or o.dtype.kind != "f":
         return None
@@ -139,7 +140,7 @@ def symptom(call: Call, got: dict[str, np.ndarray], wanted: dict[str, np.ndarray
 
 VALUES = values(expected, atol=2e-5, rtol=2e-5, imitations=IMITATIONS, symptom=symptom)
 HALF = (  # o is rounded to float16 where it is stored; the statistics are float32 for every input
-    values(lambda call: {"o": expected(call)["o"]} | {"lse": expected(call)["lse"]}, atol=2e-3, rtol=2e-3, imitations=IMITATIONS, symptom=symptom),
+    values(lambda call: {"o": expected(call)["o"]}, atol=2e-3, rtol=2e-3, imitations=IMITATIONS, symptom=symptom),
     values(lambda call: {"lse": expected(call)["lse"], "peak": expected(call)["peak"]}, atol=1e-4, rtol=1e-4, imitations=IMITATIONS, symptom=symptom),
 )
 
