@@ -58,7 +58,8 @@ every solution gets full marks, every stub zero, and that exercises/ is fresh is
 **A Triton kernel** is a Test with kernel=True: `function` is the kernel's name, `call` gives its arguments: `arrays` (a
 tensor each, named as the parameter), `options` (numbers and constexprs), `grid`, `strides={"q": (…)}` where rows are not
 contiguous (pass the same numbers as options), `stores=("o",)`. answer.arrays holds those, answer.trace what our tracer
-counted, so `values` and `traffic` work as above. The cell may hold @triton.jit functions only (kernel_rules says what
+counted, so `values` and `traffic` work as above, and `tiles_at_most` refuses a tile larger than the given sizes. In the
+trace a parameter `q_ptr` is called q; INF and LOG2_E are there as names. The cell may hold @triton.jit functions only (kernel_rules says what
 they may use). The first call of each test is also compiled for sm_80, without the interpreter.
 
 To try: `PYTHONPATH=. python -m flashlab.cli check e04 --file solutions/e04_flash_forward/e04_flash_forward.ipynb`.

@@ -108,6 +108,23 @@ def traffic(closed_form: Callable[[Call], Mapping[tuple[str, str], int]], miscon
     return judge
 
 
+def tiles_at_most(most: Callable[[Call], Mapping[str, int]]) -> Judge:
+    """A judge of a kernel's tiles: no single access of these tensors asks for more elements than `most(call)` says."""
+
+    def judge(call: Call, answer: Answer) -> Finding | None:
+        for tensor, allowed in most(call).items():
+            moved = answer.trace.select("load", "store", "atomic", tensor=tensor)
+            largest = int(moved["bytes_requested"].max(initial=0)) // answer.trace.tensors[tensor][2]
+            if largest > allowed:
+                return Finding(
+                    f"one access of {tensor} asks for {largest:,} elements; a tile of the given sizes has {allowed:,}", input=str(call),
+                    hint="Take tiles of the sizes that are passed: on a GPU a larger one does not fit.",
+                )  # fmt: skip
+        return None
+
+    return judge
+
+
 def meaning(finding: Finding) -> str:
     """What the difference usually means: the misconception's sentence, else the finding's own hint."""
     return MEANS.get(finding.misconception, finding.hint) if finding.misconception else finding.hint

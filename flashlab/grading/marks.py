@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from flashlab.grading import kernel_rules
 from flashlab.grading.cells import fault
-from flashlab.grading.exercise import Call, Exercise, Fault, Finding, Test
+from flashlab.grading.exercise import Answer, Call, Exercise, Fault, Finding, Test
 from flashlab.grading.judge import meaning, shown
 from flashlab.grading.runner import Limits, Session
 
@@ -105,9 +106,7 @@ def _outcome(test: Test, cells: dict, sources: list[str], sessions: dict, limits
 
 def _finding(test: Test, call: Call, sources: list[str], cells: dict, sessions: dict, limits: Limits | None) -> Finding | None:
     if test.kernel:
-        from flashlab.grading.kernel_runner import run_kernel
-
-        answer = run_kernel(test, call, cells[test.function], limits)
+        answer = _run_kernel(test, call, cells[test.function], sessions, limits)
     else:
         session = sessions.setdefault(call.memory_bytes, Session(sources, limits, call.memory_bytes))
         answer = session.call(test.function, call)
@@ -120,11 +119,30 @@ def _finding(test: Test, call: Call, sources: list[str], cells: dict, sessions: 
     return None
 
 
+def _run_kernel(test: Test, call: Call, source: str, sessions: dict, limits: Limits | None) -> Answer:
+    """One launch of a kernel, if its cell keeps the rules; its first launch that goes well is followed by compiling it."""
+    if kernel_rules.is_stub(source, test.function):
+        return Answer(fault=Fault("NotImplementedError", ""))
+    rule = kernel_rules.broken_rule(source)
+    if rule:
+        return Answer(fault=Fault("NotAKernel", f"{rule}. The grader takes kernels only"))
+    source = kernel_rules.kernels_of(source)
+    key = ("kernel", source)
+    answer = sessions.setdefault(key, Session([source], limits, module="kernel_child")).call(test.function, call)
+    compiled = ("compile", source, test.function)
+    if answer.fault or compiled in sessions:
+        return answer
+    with Session([source], limits, module="compile_child") as session:
+        sessions[compiled] = session
+        fault = session.call(test.function, call).fault
+    return Answer(fault=Fault("DoesNotCompile", f"it runs in the interpreter, but Triton cannot compile it for a GPU: {fault}")) if fault else answer
+
+
 def of_fault(fault: Fault, call: Call) -> Finding:
     """The finding for an exception: too much memory where a call limits it is the n × n array."""
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
-    if fault.kind == "TraceOutside":
+    if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
         name = "out-of-bounds load"
     small = sum(array.size for array in {**call.served, **call.arrays}.values()) < 400
     return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=f"{call}\n{shown({**call.served, **call.arrays})}" if small else str(call))

@@ -6,15 +6,20 @@ calls have cost more than the whole is allowed.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import selectors
 import time
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
 
 from flashlab.grading import sandbox
 from flashlab.grading.box import wire
 from flashlab.grading.exercise import Answer, Call, Fault
 from flashlab.grading.serve import Server
+from flashlab.traffic.trace import COLUMNS, Trace
 
 MOST_REPLY = 64 << 20  # bytes of one frame
 MOST_PRINTED = 10_000  # bytes kept of what is printed; the rest is read and dropped
@@ -30,15 +35,23 @@ class Limits:
     file_bytes: int = 1 << 20
 
 
+KERNEL_LIMITS = Limits(cpu_s=60, wall_s=120, memory_bytes=2 << 30)  # Triton's interpreter is slow
+PARTS = ("__init__.py", "errors.py", "driver.py", "runtime.py", "problem.py", "traffic")  # of flashlab, for the tracer
+
+
 class Gone(Exception):
     """The child has ended or broken the protocol; the text says how."""
 
 
 class Session:
-    """One child with the student's cells in it; `call` makes one call. Use it in a with statement."""
+    """One child with the student's cells in it; `call` makes one call. Use it in a with statement.
 
-    def __init__(self, cells: list[str], limits: Limits | None = None, memory_bytes: int | None = None) -> None:
-        self.cells, self.limits, self.memory_bytes = cells, limits or Limits(), memory_bytes
+    `module` is what runs in the box: child, kernel_child (one cell of kernels, traced) or compile_child.
+    """
+
+    def __init__(self, cells: list[str], limits: Limits | None = None, memory_bytes: int | None = None, module: str = "child") -> None:
+        self.cells, self.memory_bytes, self.module = cells, memory_bytes, module
+        self.limits = limits or (Limits() if module == "child" else KERNEL_LIMITS)
         self.printed, self.process, self.dead = b"", None, None
 
     def __enter__(self) -> Session:
@@ -67,7 +80,7 @@ class Session:
 
     def _begin(self) -> None:
         self.deadline = time.monotonic() + self.limits.wall_s
-        self.process = sandbox.start()
+        self.process = sandbox.start(f"box.{self.module}", **({} if self.module == "child" else _with_triton(self.module)))
         self.wait = selectors.DefaultSelector()
         for stream, mask in ((self.process.stdout, selectors.EVENT_READ), (self.process.stderr, selectors.EVENT_READ)):
             os.set_blocking(stream.fileno(), False)
@@ -83,13 +96,18 @@ class Session:
     def _call(self, function: str, call: Call, start: float) -> Answer:
         server = Server(call)
         about = {"call": function, "options": dict(call.options), "returns": list(call.returns), "served": server.about()}
+        if self.module != "child":
+            about |= {"grid": list(call.grid), "strides": dict(call.strides), "stores": list(call.stores)}
         self._send(about, call.arrays)
         while True:
             header, arrays = self._receive()
             if "ask" not in header:
                 break
             self._send(*server.reply(header, arrays))
-        trace = server.memory.trace if call.served else None
+        try:
+            trace = server.memory.trace if call.served else _trace(header, arrays)
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            raise Gone(Fault("BrokenAnswer", f"the trace cannot be read ({type(problem).__name__})")) from problem
         fault = None if header.get("result") else fault_of(header)
         return Answer({**arrays, **server.stored()}, trace, fault, time.monotonic() - start)
 
@@ -158,6 +176,25 @@ class Session:
             return Gone(Fault("TimeLimit", f"it computed longer than {self.limits.cpu_s:g} s of CPU time, or asked for too much, and was stopped"))
         names = {11: "a segmentation fault", 6: "abort()", 7: "a bus error", 8: "an arithmetic fault", 4: "an illegal instruction"}
         return Gone(Fault("ProcessEnded", names.get(number, f"the process ended by itself (status {code})")))
+
+
+def _with_triton(module: str) -> dict:
+    """What a child for kernels sees besides: torch and triton, and of flashlab the tracer."""
+    package, site = Path(__file__).parents[1], Path(importlib.util.find_spec("triton").origin).parents[1]
+    more = {package / part: f"flashlab/{part}" for part in PARTS} | {site: "site"}
+    return {"more": more, "extra": {"TRITON_INTERPRET": "1" if module == "kernel_child" else "0", "TRITON_CACHE_DIR": "/tmp/triton"}}
+
+
+def _trace(header: dict, arrays: dict) -> Trace | None:
+    """The trace of a kernel, from its events."""
+    events = arrays.pop("trace events", None)
+    if events is None:
+        return None
+    names = tuple(str(name) for name in header["names"])
+    columns = np.frombuffer(events.tobytes(), COLUMNS)
+    if columns.size and (columns["tensor"].max() >= len(names) or columns["tensor"].min() < 0):
+        raise Gone(Fault("BrokenAnswer", "the trace names a tensor that is not there"))
+    return Trace.of("yours", {str(name): tuple(about) for name, about in header["tensors"].items()}, names, columns)
 
 
 def fault_of(header: dict) -> Fault:

@@ -21,6 +21,7 @@ import numpy
 
 BOX = Path(__file__).parent / "box"
 INSIDE = "/sandbox"
+TMP_BYTES = 64 << 20  # of the only folder that can be written
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 START = "import sys; sys.path[:0] = {paths!r}; from {module} import main; main()"
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
@@ -47,24 +48,26 @@ def works() -> bool:
     return not why_not()
 
 
-def start(module: str = "box.child", packages: tuple[Path, ...] = (), extra: dict[str, str] | None = None) -> subprocess.Popen:
-    """A child that runs `module`'s main(), with its three streams as pipes; `packages` are what it may import besides NumPy."""
-    paths = {Path(numpy.__file__).parent: "numpy", Path(numpy.__file__).parent.with_name("numpy.libs"): "numpy.libs"}
+def start(module: str = "box.child", more: dict[Path, str] | None = None, extra: dict[str, str] | None = None) -> subprocess.Popen:
+    """A child that runs `module`'s main(), with its three streams as pipes.
+
+    `more` maps what it may read besides NumPy to a name beside box; `extra` goes into its environment.
+    """
+    site = Path(numpy.__file__).parents[1]
+    seen = {BOX: "box"} | ({site / name: name for name in ("numpy", "numpy.libs")} if more is None else more)
     environment = QUIET | (extra or {})
     if works():
-        binds = [BOX, *paths, *packages]
-        targets = [f"{INSIDE}/box", *(f"{INSIDE}/{name}" for name in paths.values()), *(f"{INSIDE}/{path.name}" for path in packages)]
-        mounts = [word for path, target in zip(binds, targets) if path.exists() for word in ("--ro-bind", str(path), target)]
-        command = _bwrap() + mounts + [word for name, value in environment.items() for word in ("--setenv", name, value)]
-        command += [_python(), "-I", "-S", "-c", START.format(paths=[INSIDE], module=module)]
-        folder = None
+        folder, paths = None, [INSIDE, f"{INSIDE}/site"]
+        mounts = [word for path, name in seen.items() if path.exists() for word in ("--ro-bind", str(path), f"{INSIDE}/{name}")]
+        mounts += [word for name, value in environment.items() for word in ("--setenv", name, value)]
+        command = _bwrap() + mounts + [_python()]
     else:
-        folder = tempfile.mkdtemp(prefix="flashlab-")
-        site = [str(BOX.parent), str(Path(numpy.__file__).parents[1])]
-        command = [sys.executable, "-I", "-S", "-c", START.format(paths=site, module=module)]
+        folder, paths = tempfile.mkdtemp(prefix="flashlab-"), [str(BOX.parent), str(BOX.parents[2]), str(site)]
+        command = [sys.executable]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder or "/", start_new_session=True,
-        env=environment if folder else None,
+        [*command, "-I", "-S", "-c", START.format(paths=paths, module=module)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder or "/", start_new_session=True,
+        env=environment | {"HOME": folder} if folder else None,
     )  # fmt: skip
     process.folder = folder
     return process
@@ -106,4 +109,4 @@ def _bwrap() -> list[str]:
     for packages in sorted({standard / "site-packages", standard / "dist-packages", base / "lib/python3/dist-packages", Path("/usr/lib/python3/dist-packages")}):
         if packages.is_dir():
             words += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
-    return words + ["--proc", "/proc", "--dev", "/dev", "--size", str(16 << 20), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    return words + ["--proc", "/proc", "--dev", "/dev", "--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp", "--setenv", "HOME", "/tmp"]
