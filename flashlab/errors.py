@@ -284,6 +284,15 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "release": (RuntimeError, "{given} cannot be released: {why}. Mend the solution notebook, then make exercises."),
     "submission": (ValueError, "{given} cannot be marked: {why}. Hand in the notebook of the exercise, saved by Jupyter."),
     "no_solution_cell": (ValueError, "{given} has no cell that defines {needed}. Put the cell of the exercise back and fill it in."),
+    "no_submissions": (FileNotFoundError, "there is no notebook in {given}. Pass a folder of notebooks, nbgrader's submitted/, or the zip of Canvas or Moodle."),
+    "submissions_missing": (FileNotFoundError, "there is no {given}. Pass a folder of notebooks, or the zip of Canvas or Moodle."),
+    "submissions_kind": (ValueError, "{given} is neither a folder nor a zip. Pass a folder of notebooks, or the zip of Canvas or Moodle."),
+    "roster": (ValueError, "{given} is no gradebook of Canvas: {why}. Export it in Canvas under Grades, Export, and pass that file."),
+    "no_sandbox": (
+        RuntimeError,
+        "students' code is marked in a sandbox only, and here {why}. {fix}. To mark without one all the same, where nothing can be lost:"
+        " --unsafe.",
+    ),
     "course_file": (OSError, "{given}, a file of the course, cannot be read: {why}. Mend its permissions, or get the course again."),
 }
 

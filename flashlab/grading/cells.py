@@ -20,15 +20,21 @@ MOST_SOURCE = 100_000  # characters of one solution cell
 def read(path: Path) -> list[dict]:
     """The cells of a notebook file. Raises ValueError that says what is wrong with it."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise error("submission", given=path.name, why=f"it is larger than {MOST_BYTES // 1_000_000} MB")
-        notebook = json.loads(path.read_bytes())
-        cells = [cell for cell in notebook["cells"] if isinstance(cell, dict)]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
-        if isinstance(problem, ValueError) and "submission" in str(problem):
-            raise
-        raise error("submission", given=path.name, why="it is no notebook that can be read") from problem
-    return cells
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as problem:
+        raise error("submission", given=path.name, why=problem.strerror or problem) from problem
+    return parse(path.name, content)
+
+
+def parse(name: str, content: bytes) -> list[dict]:
+    """The cells of a notebook's bytes."""
+    if len(content) > MOST_BYTES:
+        raise error("submission", given=name, why=f"it is larger than {MOST_BYTES // 1_000_000} MB")
+    try:
+        return [cell for cell in json.loads(content)["cells"] if isinstance(cell, dict)]
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise error("submission", given=name, why="it is no notebook that can be read") from problem
 
 
 def source_of(cell: dict) -> str:

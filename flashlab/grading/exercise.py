@@ -7,6 +7,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
@@ -101,6 +102,11 @@ class Test:
     kernel: bool = False
 
     __test__ = False  # pytest: not a test of ours
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The call of each case, made once for a whole class."""
+        return tuple(map(self.call, self.cases))
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,7 @@ def _unreadable(test: Test, faults: dict[str, str]) -> Outcome | None:
 def _outcome(test: Test, cells: dict, sources: list[str], sessions: dict, limits: Limits | None) -> Outcome:
     if test.function not in cells:
         return Outcome(test, Finding(f"no cell defines {test.function}", hint=f"Put def {test.function}(...) back into its cell."))
-    for case in test.cases:
-        call = test.call(case)
+    for call in test.calls:
         finding = _finding(test, call, sources, cells, sessions, limits)
         if finding:
             return Outcome(test, finding)

@@ -74,11 +74,17 @@ def start(module: str = "box.child", more: dict[Path, str] | None = None, extra:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End the child with all it started; in the sandbox its process namespace ends with it."""
+    """End the child with all it started; in the sandbox its process namespace ends with it.
+
+    bwrap's own child goes first, so that bwrap collects it; then, if that was not enough, the whole group.
+    """
+    for child in _children(process.pid):
+        _kill(os.kill, child)
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
+        process.wait(timeout=1 if works() else 0)
+    except subprocess.TimeoutExpired:
         pass
+    _kill(os.killpg, process.pid)
     for stream in (process.stdin, process.stdout, process.stderr):
         try:
             stream.close()
@@ -87,6 +93,21 @@ def stop(process: subprocess.Popen) -> None:
     process.wait()
     if process.folder:
         shutil.rmtree(process.folder, ignore_errors=True)
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that `pid` started, where the system says so."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _kill(kill, pid: int) -> None:
+    try:
+        kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
 def _python() -> str:

@@ -1,0 +1,33 @@
+"""The class in one picture: how often each misconception was the first thing that went wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from flashlab.looks import ALGORITHMS
+
+
+def counts(records: list[dict]) -> list[tuple[str, int]]:
+    """(misconception, or the test where none was recognised; how many students), most frequent first."""
+    seen = Counter(record["misconception"] or f"{record['first_failure']}, not recognised" for record in records if record["first_failure"])
+    return sorted(seen.items(), key=lambda item: (-item[1], item[0]))
+
+
+def sentence(records: list[dict]) -> str:
+    """What the picture shows, in words."""
+    found, right = counts(records), sum(not record["first_failure"] for record in records)
+    start = f"{right} of {len(records)} submissions pass every test"
+    return f"{start}; the most frequent first failure is “{found[0][0]}”, {found[0][1]} times." if found else f"{start}."
+
+
+def draw(records: list[dict]):
+    """A bar for each misconception."""
+    from matplotlib.figure import Figure
+
+    found = counts(records)[:20]
+    figure = Figure(figsize=(8, 1.2 + 0.32 * max(1, len(found))), layout="constrained")
+    axes = figure.subplots()
+    axes.barh([name for name, _ in reversed(found)], [number for _, number in reversed(found)], color=ALGORITHMS["flash2"].colour)
+    axes.set_xlabel("students whose first failure it is")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
