@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -142,9 +143,19 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
-        name = "out-of-bounds load"
+        name = "stride assumed contiguous" if _between_rows(fault.text, call) else "out-of-bounds load"
     small = sum(array.size for array in {**call.served, **call.arrays}.values()) < 400
     return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=f"{call}\n{shown({**call.served, **call.arrays})}" if small else str(call))
+
+
+def _between_rows(text: str, call: Call) -> bool:
+    """Whether the address that the tracer names lies within the tensor's reach, in a gap that its strides leave."""
+    found = re.search(r"would (?:read|write|change) (\S+) at element offset (-?[\d,]+)", text)
+    name = found and next((name for name in call.strides if name == found[1] or name.startswith(f"{found[1]}_")), None)
+    if not name:
+        return False
+    reach = sum((size - 1) * stride for size, stride in zip(call.arrays[name].shape, call.strides[name]))
+    return 0 <= int(found[2].replace(",", "")) <= reach
 
 
 def lines(result: Result) -> Iterator[str]:

@@ -76,15 +76,17 @@ def start(module: str = "box.child", more: dict[Path, str] | None = None, extra:
 def stop(process: subprocess.Popen) -> None:
     """End the child with all it started; in the sandbox its process namespace ends with it.
 
-    bwrap's own child goes first, so that bwrap collects it; then, if that was not enough, the whole group.
+    bwrap's own child goes first, so that bwrap collects it; if that is not enough, or there is no bwrap, the whole group.
     """
-    for child in _children(process.pid):
-        _kill(os.kill, child)
-    try:
-        process.wait(timeout=1 if works() else 0)
-    except subprocess.TimeoutExpired:
-        pass
-    _kill(os.killpg, process.pid)
+    if process.folder is None:
+        for child in _children(process.pid):
+            _kill(os.kill, child)
+        try:
+            process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            _kill(os.killpg, process.pid)
+    else:
+        _kill(os.killpg, process.pid)
     for stream in (process.stdin, process.stdout, process.stderr):
         try:
             stream.close()
