@@ -32,8 +32,9 @@ RULES = {
     "kernels": {"runtime"},
     "bench": {"kernels", "hardware", "provenance", "runtime", "traffic"},
     "widgets": {"hardware", "traffic.memory"},
-    "grading": {"copies", "reference", "runtime", "traffic"},
-    "grading.box": set(),
+    "grading": {"copies", "notebook", "reference", "runtime", "traffic"},
+    "grading.box": set(),  # what lies in the sandbox: nothing of ours but itself, and for kernels the tracer
+    "grading.box.kernel_child": set(),
     "driver": set(),
     "runtime": {"driver"},
     "machine": {"driver", "runtime"},
@@ -60,6 +61,8 @@ LOWEST = {
     "hardware_table": set(),
     "traffic.trace": {"errors", "problem"},
     "traffic.model": {"errors", "problem"},
+    "grading.box": {"grading.box"},
+    "grading.box.kernel_child": {"grading.box", "runtime", "traffic"},
 }
 NEVER = {"notebooks", "exercises", "solutions", "tests"}
 
