@@ -35,6 +35,7 @@ RULES = {
     "grading": {"copies", "notebook", "reference", "runtime", "traffic"},
     "grading.box": set(),  # what lies in the sandbox: nothing of ours but itself, and for kernels the tracer
     "grading.box.kernel_child": set(),
+    "grading.box.gpu_child": set(),
     "driver": set(),
     "runtime": {"driver"},
     "machine": {"driver", "runtime"},
@@ -63,6 +64,7 @@ LOWEST = {
     "traffic.model": {"errors", "problem"},
     "grading.box": {"grading.box"},
     "grading.box.kernel_child": {"grading.box", "runtime", "traffic"},
+    "grading.box.gpu_child": {"grading.box", "runtime"},
 }
 NEVER = {"notebooks", "exercises", "solutions", "tests"}
 

@@ -1,5 +1,7 @@
 """A Triton kernel in the sandbox: values and bytes come back, faults are told, and what only Python would run is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -79,3 +81,24 @@ def test_python_that_only_an_interpreter_runs_does_not_compile():
 
 def test_a_kernel_that_never_ends_is_stopped():
     assert finding(("    tile = ", "    while True:\n        pass\n    tile = "), limits=Limits(cpu_s=1, wall_s=30, memory_bytes=2 << 30)).what.startswith("TimeLimit")
+
+
+LOOSE = (judge.values(lambda call: {"y": 2 * call.arrays["x"]}, atol=0.05, rtol=0.02),)
+EXTRA = Test(
+    "small", 2, "double_kernel", CASES, lambda case: replace(call(case), cast=case.get("cast")), JUDGES, kernel=True,
+    gpu_cases=({"n": 8, "seed": 3, "dtype": "float32", "gap": 2, "cast": "float16"},), gpu_judges=LOOSE,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("factor, passed", [("2", True), ("3", False)])
+def test_the_extra_runs_in_the_dtype_asked_for_and_is_worth_nothing(factor, passed):
+    (outcome,) = marks.on_gpu(Exercise("e55_double", "x", "05", (EXTRA,)), {"double_kernel": KERNEL.replace("2 * tile", f"{factor} * tile")})
+    assert outcome.passed is passed and (passed or "y[0, 0] is" in outcome.finding.what)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_on_a_gpu_in_both_dtypes(dtype):
+    test = replace(EXTRA, gpu_cases=({"n": 8, "seed": 3, "dtype": "float32", "gap": 2, "cast": dtype},))
+    (outcome,) = marks.on_gpu(Exercise("e55_double", "x", "05", (test,)), {"double_kernel": KERNEL})
+    assert outcome.passed, outcome.finding
