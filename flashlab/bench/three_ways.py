@@ -108,7 +108,7 @@ def row_of(one: Counted | Uncounted) -> Row:
         _sum(counted, "dram_bytes_read", "dram_bytes_written"),
         sum(launch.time_ms for launch in counted) if counted else None,
         device,
-        f"measured: {one.where}" if counted else f"not measured: {one.why}",
+        f"measured: {one.where}" if isinstance(one, Counted) else f"not measured: {one.why}",
         len(getattr(one, "launches", counted)) - len(counted),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -33,24 +34,21 @@ def draw(table: ThreeWays) -> Figure:
     """Horizontal bars of MB from 0, each with its name and its number; a bar that there is no number for is left out."""
     bars, ticks, y = [], [], 0.0
     for row in table:
-        found = [(name, value(row), dram) for name, value, dram in BARS]
-        top = y
-        for i, (name, value, dram) in enumerate(found):
-            if value:
-                y += 0.35 if dram and not found[i - 1][2] and y > top else 0
-                bars.append((y, row, value, dram))
-                ticks.append((y, name))
-                y += 1
-        if y > top:
-            bars.append((top - 0.95, row, None, False))
-            y += GAP
+        found = [(name, numbers, dram) for name, value, dram in BARS if (numbers := value(row))]
+        if found:
+            bars.append((y - 0.95, row, None, False))
+        for i, (name, numbers, dram) in enumerate(found):
+            y += 0.35 * (i > 0 and dram and not found[i - 1][2])
+            bars.append((y, row, numbers, dram))
+            ticks.append((y, name))
+            y += 1
+        y += GAP * bool(found)
     figure = Figure(figsize=(8.5, 1.3 + 0.235 * (y + 0.5)), layout="constrained")
     axes = figure.subplots()
     longest = max(sum(value) for _, _, value, _ in bars if value) / 1e6
     for at, row, value, dram in bars:
         if value is None:
-            look = look_of(row)
-            axes.text(0, at, f"{look.label}", ha="left", va="center", fontsize=10, fontweight="bold", color="black")
+            axes.text(0, at, look_of(row).label, ha="left", va="center", fontsize=10, fontweight="bold", color="black")
         else:
             _bar(axes, at, row, value, dram, longest)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks], fontsize=8.5)
@@ -62,7 +60,7 @@ def draw(table: ThreeWays) -> Figure:
     axes.spines[["top", "right", "left"]].set_visible(False)
     p, device = table.problem, ", ".join(dict.fromkeys(row.device for row in table))
     axes.set_title(f"{table.pass_}, n {p.n_q:,}, head_dim {p.head_dim}, {'causal' if p.causal else 'full'}, {p.heads} heads: {device}", fontsize=11)
-    keys = [Patch(facecolor=GREY, alpha=PALE, label="asked for by the multiprocessors"), Patch(facecolor=GREY, label="read from DRAM")]
+    keys = [Patch(facecolor=pale(GREY), label="asked for by the multiprocessors"), Patch(facecolor=GREY, label="read from DRAM")]
     keys.append(Patch(facecolor="white", edgecolor=GREY, hatch=WRITTEN, label="written to DRAM"))
     figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
@@ -71,10 +69,15 @@ def draw(table: ThreeWays) -> Figure:
 def _bar(axes, at: float, row: Row, value: tuple[int, int], dram: bool, longest: float) -> None:
     """Read bytes solid and written ones hatched, or one pale bar; the number stands behind it."""
     colour, (first, second) = look_of(row).colour, (size / 1e6 for size in value)
-    axes.barh(at, first, 0.78, color=colour, alpha=1 if dram else PALE, linewidth=0)
+    axes.barh(at, first, 0.78, color=colour if dram else pale(colour), linewidth=0)
     if second:
         axes.barh(at, second, 0.78, left=first, facecolor="white", edgecolor=colour, hatch=WRITTEN, linewidth=0.8)
     axes.text(first + second + longest * 0.008, at, f"{first + second:,.1f}", ha="left", va="center", fontsize=8.5)
+
+
+def pale(colour: str) -> tuple[float, ...]:
+    """The colour on white paper; not transparent, so that no line behind it shows."""
+    return tuple(1 - PALE * (1 - part) for part in to_rgb(colour))
 
 
 def look_of(row: Row) -> Look:
