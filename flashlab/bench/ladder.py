@@ -26,12 +26,13 @@ from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, schedule
 from flashlab.traffic.cache import DramTraffic, through_l2
 from flashlab.traffic.launches import Launch
-from flashlab.traffic.model import attention_flops
+from flashlab.traffic.model import attention_flops, fused_traffic
 from flashlab.traffic.trace import OP_CODE, Trace
 
 BESIDE = "sdpa-flash"
 GPU = "H200"
 REGISTERS, REGISTER_UNIT, WARP = 65_536, 8, 32  # of a multiprocessor of sm_90; a thread's are given in eights; threads of a warp
+EXP2_PER_CLOCK = 16  # powers of two a multiprocessor computes in a clock, 8.0 to 9.0 (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions")
 SHARED, RESERVED = 228 * 2**10, 2**10  # bytes of a multiprocessor; what each program takes besides its own
 
 # {step: {head_dim: (registers a thread, bytes spilled, bytes of shared memory)}}: Triton 3.6, sm_90, bfloat16, causal.
@@ -110,6 +111,21 @@ def idle(name: str, problem: AttentionProblem, gpu: str = GPU) -> float:
     return 1 - sum(lengths) / (len(slots) * max(slots))
 
 
+def least_ms(problem: AttentionProblem, gpu: str = GPU) -> dict[str, float]:
+    """The least time that each part of a GPU needs for a forward pass, by its data sheet, if it works without a pause.
+
+    >>> {part: round(time, 3) for part, time in least_ms(AttentionProblem(4096, 4096, 64, batch=4, heads=16, causal=True)).items()}
+    {'tensor cores': 0.139, 'exponentials': 0.128, 'DRAM': 0.028}
+    """
+    row, flops = gpu_called(gpu), attention_flops(problem)
+    scores = flops / (4 * problem.head_dim)  # each takes part in two products: 4 · head_dim FLOPs
+    return {
+        "tensor cores": 1e3 * flops / row.peak_flops_per_s(problem.dtype),
+        "exponentials": 1e3 * scores / (row.multiprocessors * EXP2_PER_CLOCK * row.boost_clock_hz),
+        "DRAM": 1e3 * fused_traffic(problem).bytes_moved / row.hbm_bytes_per_s,
+    }
+
+
 @dataclass(frozen=True)
 class Rung:
     """One step of a Ladder: its record, that of the step it changes, SDPA's, and its launch as counted; None where there is none."""
@@ -161,14 +177,18 @@ class Ladder:
         """What the records were measured on, or "" where there are none."""
         return next((one.device for one in self.records.values()), "")
 
-    def points(self) -> list[tuple[str, float, float]]:
-        """(step, FLOP for each byte of DRAM as counted, FLOP/s) of each step that was both timed and counted: for a roofline."""
+    def points(self) -> list[tuple[str, float, float | None]]:
+        """(step, FLOP for each byte of DRAM, FLOP/s or None where it was not timed) of each step: for a roofline.
+
+        The bytes are the counters', or the L2 model's where a step was not counted.
+        """
         flops = attention_flops(self.problem)
-        return [
-            (rung.step.name, flops / (rung.counted.dram_bytes_read + rung.counted.dram_bytes_written), rung.record.tflops * 1e12)
-            for rung in self
-            if rung.record and rung.counted
-        ]
+        return [(rung.step.name, flops / self.dram_bytes(rung.step.name), rung.record and rung.record.tflops * 1e12) for rung in self]
+
+    def dram_bytes(self, name: str) -> int:
+        """Bytes read from DRAM and written to it, counted, or by the L2 model."""
+        found = self.counters.get(name) or through(name, self.problem)
+        return found.dram_bytes_read + found.dram_bytes_written
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table as text, its head first."""
