@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 
@@ -126,15 +126,27 @@ def least_ms(problem: AttentionProblem, gpu: str = GPU) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class Rung:
+class Rung(NamedTuple):
     """One step of a Ladder: its record, that of the step it changes, SDPA's, and its launch as counted; None where there is none."""
 
     step: Step
-    record: Record | None
-    before: Record | None
-    sdpa: Record | None
-    counted: Launch | None
+    table: Ladder
+
+    @property
+    def record(self) -> Record | None:
+        return self.table.records.get(f"steps/{self.step.name}")
+
+    @property
+    def before(self) -> Record | None:
+        return self.table.records.get(f"steps/{self.step.after}")
+
+    @property
+    def sdpa(self) -> Record | None:
+        return self.table.records.get(BESIDE)
+
+    @property
+    def counted(self) -> Launch | None:
+        return self.table.counters.get(self.step.name)
 
     @property
     def gain(self) -> float | None:
@@ -165,9 +177,7 @@ class Ladder:
         return found
 
     def __getitem__(self, name: str) -> Rung:
-        step = STEPS[name]
-        at = self.records.get
-        return Rung(step, at(f"steps/{name}"), at(f"steps/{step.after}"), at(BESIDE), self.counters.get(name))
+        return Rung(STEPS[name], self)
 
     def __iter__(self):
         return map(self.__getitem__, self.names)

@@ -10,7 +10,9 @@ type. All steps of a table come from one run, beside one SDPA flash kernel. The 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -116,6 +118,21 @@ def measure(names: Iterable[str] = STEPS, *, head_dim: int = 128) -> Ladder:
     where = f"{found[0].device}, {found[0].date[:10]}" if found else "no machine yet"
     print(f"recorded on {where} ({why})" + ("; stale, its code has changed since" if old else ""))
     return Ladder(names, p, found)
+
+
+def gains(name: str) -> dict[str, float | str]:
+    """{"head_dim 64": how many times as fast as the step that it changes, "head_dim 128": …}, as measure() has it; a word where it was not timed.
+
+    Prints once where the numbers are from. Raises LookupError for a step that there is not.
+    """
+    from flashlab.kernels.steps import STEPS as LADDER
+
+    checked([name])
+    said = io.StringIO()
+    with redirect_stdout(said):
+        found = {f"head_dim {p.head_dim}": measure([LADDER[name].after or name, name], head_dim=p.head_dim)[name].gain for p in step_problems()}
+    print(*dict.fromkeys(said.getvalue().splitlines()), sep="\n")
+    return {where: "not timed" if gain is None else gain for where, gain in found.items()}
 
 
 def checked(names: Iterable[str]) -> list[str]:

@@ -11,12 +11,14 @@ import torch
 from flashlab import cli, runtime
 from flashlab.bench import ladder, peers, records, steps
 from flashlab.bench.ladder import Ladder, idle, through
+from flashlab.bench.ladder_figure import draw
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import Missing
 from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, counters
 from flashlab.traffic.launches import Counted, Launch
+from flashlab.traffic.model import attention_flops, flash2_traffic
 
 SMALL = AttentionProblem(48, 48, 16, batch=2, heads=2, causal=True, dtype="float32")
 DATE, LATER = "2026-11-29T10:00:00+00:00", "2026-11-30T10:00:00+00:00"
@@ -58,7 +60,9 @@ def test_before_anything_is_recorded_the_table_has_what_is_known(nothing, capsys
     monkeypatch.setattr(runtime, "device", lambda: "cpu")
     table = steps.measure(head_dim=64)
     assert "recorded on no machine yet" in capsys.readouterr().out
-    assert "not measured yet" in repr(table) and len(table.rows()) == 1 + len(counters.STEPS) and table.points() == []
+    assert "not measured yet" in repr(table) and len(table.rows()) == 1 + len(counters.STEPS)
+    ((name, intensity, rate),) = Ladder(["l2"], table.problem, []).points()  # by the L2 model, and not timed
+    assert name == "l2" and 600 < intensity < 650 and rate is None
     assert cli.main(["bench", "steps"]) == 2 and "flashlab bench steps needs a CUDA GPU" in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -120,8 +124,6 @@ def test_nan_is_wrong():
 
 # -- what explains a step ----------------------------------------------------------------------------------------------------
 def test_bytes_are_the_closed_forms_and_the_order_changes_only_dram():
-    from flashlab.traffic.model import flash2_traffic
-
     p = steps.problem(128)
     moved = {name: through(name, p) for name in ("fit", "l2", "all-heads")}
     formula = flash2_traffic(p, block_q=128, block_k=64)
@@ -139,14 +141,15 @@ def test_how_much_of_the_gpu_stands_idle():
 def test_counters_join_the_table_where_they_are_recorded(kept, monkeypatch):
     launch = Launch("step_kernel", (2048, 1, 1), 256, 176, 131_072, 12.0, 12.5, 1.0, 200_000_000, 60_000_000, 10, 10, 10, 10, 44.0)
     p = steps.problem(128)
+    flops = attention_flops(p)
     digest = counter_records.digest("steps/warps", "forward")
     machine = {"device": "NVIDIA H200", "driver": "580", "torch": "2.11", "triton": "3.6", "ncu": "2025", "date": DATE}
     one = counter_records.CounterRecord(Counted("steps/warps", "forward", p, (launch,)), **machine, digest=digest)
     monkeypatch.setattr(counter_records, "load", lambda: [one, replace(one, digest="0" * 12)])
     table = Ladder(["tiles", "warps"], p, steps.recorded(["tiles", "warps"]))
-    ((name, intensity, rate),) = table.points()
-    assert name == "warps" and 1000 < intensity < 1100 and rate == 275e12
-    assert table.rows()[2][-2:] == ("260", "44%")
+    (_, modelled, _), (name, intensity, rate) = table.points()
+    assert name == "warps" and intensity == pytest.approx(flops / 260e6) and rate == 275e12 and modelled != intensity
+    assert table["warps"].counted == launch and table["tiles"].counted is None and table.rows()[2][-2:] == ("260", "44%")
 
 
 def test_the_counters_grid_of_the_ladder():
@@ -154,3 +157,29 @@ def test_the_counters_grid_of_the_ladder():
     assert [len(part) for part in parts] == [len(counters.STEPS)] * 2
     assert {(p.batch, p.heads, p.n_q, p.head_dim, p.causal) for part in parts for _, _, p in part} == {(4, 16, 4096, 64, True), (4, 16, 4096, 128, True)}
     assert counter_records.digest("steps/fit", "forward") and ladder.BESIDE == steps.BESIDE
+
+
+def test_gains_of_both_head_dims_say_once_where_they_are_from(kept, capsys, monkeypatch):
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    records.append(made("steps/tiles", 6.0, 64, LATER), kept / "nvidia-h200.jsonl")
+    records.append(made("steps/warps", 5.0, 64, LATER), kept / "nvidia-h200.jsonl")
+    assert steps.gains("warps") == {"head_dim 64": 1.2, "head_dim 128": 2.0}
+    assert capsys.readouterr().out == "recorded on NVIDIA H200, 2026-11-30 (there is no GPU here)\n"
+    assert steps.gains("fold") == {"head_dim 64": "not timed", "head_dim 128": "not timed"}
+
+
+def test_the_figure_has_a_bar_for_each_step_and_a_line_for_sdpa(kept):
+    figure = draw(Ladder(["tiles", "wide", "warps"], steps.problem(128), steps.recorded(["tiles", "wide", "warps"])))
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [275 / 2, 0, 275]
+    assert [bool(bar.get_hatch()) for bar in axes.patches] == [False, True, False]  # `wide` was left
+    assert [text.get_text() for text in axes.texts] == ["138", "not timed", "275"]
+    assert axes.get_legend().get_texts()[0].get_text().endswith(": 183") and "H200" in axes.get_title()
+
+
+def test_what_the_parts_of_a_gpu_need_at_least():
+    """At head_dim 64 powers of two take nearly as long as products, at 128 half as long; DRAM a fifth of either."""
+    for head_dim, share in ((64, 0.924), (128, 0.462)):
+        least = ladder.least_ms(steps.problem(head_dim))
+        assert least["exponentials"] / least["tensor cores"] == pytest.approx(share, abs=1e-3)
+        assert least["DRAM"] / least["tensor cores"] == pytest.approx(0.201, abs=1e-3)

@@ -11,9 +11,9 @@ from flashlab.bench import records, report
 LESSONS = sorted(Path(__file__).parents[2].glob("notebooks/[0-9][0-9]_*.ipynb"))
 # Lessons with one longer cell that the reader is asked to change.
 EDITABLE = {"00_start_here", "05_triton_primer", "06_triton_forward", "08_triton_backward"}
-# Drafts, of which there are none now: they run on a GPU and without one, but what they store is from a machine without.
+# Drafts: they run on a GPU and without one, but what they store is from a machine without.
 # `make record` on a GPU, then read what the text says of speed beside the numbers, and take the lesson out of this set.
-DRAFTS = set()
+DRAFTS = {"09_making_it_fast"}
 FACTS = {
     "00_start_here": ["rows"],
     "01_standard_attention": ["134,217,728 bytes", "33,554,432 bytes", "545,259,520 bytes", "64 times that"],
@@ -24,6 +24,11 @@ FACTS = {
     "06_triton_forward": ["20,736 bytes", "10 tiles", "14,592 bytes", "81,808 bytes", "0.0 with lse -inf", "41,216 bytes", "traced: 1 ×"],
     "07_backward": ["32,768 bytes", "73,728 bytes", "54,016 bytes", "98,816 bytes", "22.5 ×", "gradcheck of o and lse: True"],
     "08_triton_backward": ["it should be: 1111.0", "26,624 bytes", "54,016 bytes", "40,960 bytes", "16,384 bytes", "1.48 ×", "compiled: True"],
+    "09_making_it_fast": [
+        "2,281,701,376 bytes read", "L2 model: 8.82 %", "exponentials 0.128 ms", "tensor cores 0.139 ms", "data sheet: 92.4 %", "65,536 registers", "takes 45,056",
+        "256 bytes spilled, 1 at once", "64: 2 → 3 programs", "128: 1 → 2 programs", "64 of 1056 tiles", "tiles: 1.94 ×", "idle 14.1%", "idle 13.5%", "656 MB read",
+        "52% idle", "{64: (3, 2), 128: (2, 1)}", "81,920 bytes", "16,384 bytes", "predicted and traced agree to the byte",
+    ],
 }
 
 
@@ -74,6 +79,12 @@ MEASURED = [
     ("08_triton_backward", "the fused one 1.06 × and 1.15 ×.", _ms("64, SDPA, flash", "64, fused"), 1.055, 1.065),
     ("08_triton_backward", "the fused one 1.06 × and 1.15 ×.", _ms("128, SDPA, flash", "128, fused"), 1.145, 1.155),
     ("08_triton_backward", "n = 4096, head_dim 64 | 1 | 1.24 × |", r"64, two kernels .* (\d+) TFLOP/s\s+head_dim  64, fused .* (\d+) TFLOP/s", 1.235, 1.25),
+    ("09_making_it_fast", "torch's takes three times as long", r"ForwardReg: ([\d.]+) ms", 0.26 * 2.9, 0.26 * 3.3),
+    ("09_making_it_fast", "Not too few warps: torch's has *more* at work.", r"warps at work (\d+)%, at most 10 rows", 50, 70),
+    ("09_making_it_fast", "Not too few warps: torch's has *more* at work.", r"warps at work (\d+)%, at most 2 rows", 90, 100),
+    ("09_making_it_fast", "Not DRAM: it is far from full.", r"ForwardReg: [\d.]+ ms, ([\d,]+) GB/s", 0, 1600),
+    ("09_making_it_fast", "through shared memory: six times our bytes.", r"ForwardReg: .* ([\d.]+) GB through shared", 0.8 * 6, 0.85 * 6.5),
+    ("09_making_it_fast", "those take a fifth of its time", r"takes (\d+)% of that time\s+1024 threads", 17, 23),
 ]
 
 
