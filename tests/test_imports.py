@@ -44,7 +44,7 @@ RULES = {
     "provenance": {"driver"},
     "workloads": {"bench.peers", "kernels", "runtime"},
     "count": {"traffic"},
-    "count_measured": {"traffic"},
+    "count_measured": {"bench.three_ways", "traffic"},
     "__init__": {"runtime"},
     "notebook": set(),
     "cli": set(),

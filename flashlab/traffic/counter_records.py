@@ -127,6 +127,15 @@ def measure_or_recall(workload: str, problem: AttentionProblem, pass_: str = "fo
 
 def measure_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted]:
     """The same for a list of (workload, pass, problem), counted in one process."""
+    results = count_or_recall_many(requests, **options)
+    for one in results:
+        if isinstance(one, Uncounted):
+            raise error("count_recorded", given=name(one), why=one.why, allowed=held(load()))
+    return results
+
+
+def count_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted | Uncounted]:
+    """The same, but what can be had neither way stays Uncounted and says why."""
     for workload, pass_, _ in requests:
         check(workload, pass_)
     try:
@@ -137,11 +146,9 @@ def measure_or_recall_many(requests: Sequence[Request], **options: object) -> li
     return [_recalled(one, records) if isinstance(one, Uncounted) else one for one in results]
 
 
-def _recalled(one: Uncounted, records: list[CounterRecord]) -> Counted:
+def _recalled(one: Uncounted, records: list[CounterRecord]) -> Counted | Uncounted:
     found = recall(one.workload, one.problem, one.pass_, records=records)
-    if found is None:
-        raise error("count_recorded", given=name(one), why=one.why, allowed=held(records))
-    return replace(found.counted, where=f"{found.counted.where}; not counted here: {one.why}")
+    return one if found is None else replace(found.counted, where=f"{found.counted.where}; not counted here: {one.why}")
 
 
 def held(records: Iterable[CounterRecord]) -> str:
@@ -157,15 +164,14 @@ def by_launch(records: Iterable[CounterRecord]) -> list[dict]:
 
     This is what accuracy.accuracy() takes. Stale records are passed on too: leave them out where today's tiles are looked up.
     """
-    return [
-        {"workload": one.counted.workload, "pass": one.counted.pass_, "n": one.counted.problem.n_q}
-        | {size: getattr(one.counted.problem, size) for size in SIZES}
-        | asdict(launch)
-        | {"device": one.device, "date": one.date}
-        for one in records
-        for launch in one.counted.launches
-        if launch.kernel in KERNELS.get(one.counted.workload, ())
-    ]
+    return [launch | {"date": one.date} for one in records for launch in launches_of(one.counted, one.device)]
+
+
+def launches_of(one: Counted, device: str) -> list[dict]:
+    """The same for one Counted, without a date: each launch of our own kernels, and none of torch's beside them."""
+    sizes = {"n": one.problem.n_q} | {size: getattr(one.problem, size) for size in SIZES}
+    ours = (launch for launch in one.launches if launch.kernel in KERNELS.get(one.workload, ()))
+    return [{"workload": one.workload, "pass": one.pass_} | sizes | asdict(launch) | {"device": device} for launch in ours]
 
 
 # -- recording --------------------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ def test_a_figure_of_nothing_says_what_it_needs(draw, what):
 
 def test_the_gallery_draws_what_it_can_and_says_what_it_cannot(tmp_path, capsys):
     drawn = draw_all([made(1024)], "forward", tmp_path / "new")
-    assert [path.name for path in drawn] == [f"nvidia-h200-forward-{kind}-128-full.png" for kind in ("tflops", "memory", "roofline")]
+    kinds = ("tflops-128-full", "memory-128-full", "roofline-128-full", "bytes-128-full", "bytes-128-causal")  # bytes: of counter records
+    assert [path.name for path in drawn] == [f"nvidia-h200-forward-{kind}.png" for kind in kinds]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     printed = capsys.readouterr().out
     assert "not drawn: nvidia-h200-forward-speedup-128-full.png: the figure needs forward, head_dim 128, full records of sdpa-flash" in printed
