@@ -105,9 +105,11 @@ def _told(one: Uncounted) -> str:
     return f"{name(one)}: {'failed' if one.failed else 'not counted'}: {one.why}"
 
 
-def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None) -> int:
-    """Count the whole grid into a file, for authors; returns the exit status, 1 if a workload failed."""
+def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None, *, what: str = "") -> int:
+    """Count the whole grid, or lesson 09's "steps", into a file, for authors; returns the exit status, 1 if a workload failed."""
     options = {} if budget_s is None else {"budget_s": budget_s}
+    if what == "steps":
+        options["parts"] = counter_records.ladder()
     path, added, missing = counter_records.record(out, log=log, told=lambda text: print(text, flush=True), **options)
     for why in dict.fromkeys((one.workload, one.pass_, one.why) for one in missing):
         cells = [one for one in missing if (one.workload, one.pass_, one.why) == why]

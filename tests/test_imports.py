@@ -42,7 +42,7 @@ RULES = {
     "record": {"copies", "runtime"},
     "smoke": {"runtime"},
     "provenance": {"driver"},
-    "workloads": {"bench.peers", "kernels", "runtime"},
+    "workloads": {"bench.peers", "bench.steps", "kernels", "runtime"},
     "count": {"traffic"},
     "count_measured": {"bench.three_ways", "traffic"},
     "__init__": {"runtime"},

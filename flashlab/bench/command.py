@@ -3,6 +3,7 @@
     flashlab bench forward --quick                     an answer within a minute
     flashlab bench backward --device cuda:1 --part 2/2     the second half of the grid, on the second GPU
     flashlab bench forward --resume                    goes on where an interrupted run of today stopped
+    flashlab bench steps                               lesson 09's ladder, in under a minute
     flashlab bench compare OLD.jsonl NEW.jsonl         what got faster or slower beyond the noise
 
 Without a GPU, or where it stays taken, the recorded results are shown and said to be.
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 
 from flashlab import runtime
-from flashlab.bench import ceilings, peers, records, sweep
+from flashlab.bench import ceilings, peers, records, steps, sweep
 from flashlab.bench.compare import comparison
 from flashlab.bench.derived import write_csv
 from flashlab.bench.peers import PASSES, PEERS
@@ -54,6 +55,8 @@ def bench(
         return _compare(files)
     if files:
         raise error("bench_files", what=what, given=" ".join(map(str, files)))
+    if what == "steps":
+        return steps.run(out, device=device)
     if runtime.device() == "cpu":
         return _show_recorded(what, out, csv, figures, runtime.describe() + " Nothing was timed; these results were recorded before.")
     device = _checked(device or runtime.device())

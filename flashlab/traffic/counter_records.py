@@ -20,7 +20,7 @@ from flashlab import provenance, runtime
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import ncu
-from flashlab.traffic.counters import Request, check, compile_kinds, count_many
+from flashlab.traffic.counters import STEPS, Request, check, compile_kinds, count_many
 from flashlab.traffic.launches import Counted, Launch, Uncounted, name
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -86,7 +86,7 @@ def digest(workload: str, pass_: str, folder: Path = provenance.KERNELS) -> str 
     kernel = workload.partition("/")[0]
     if kernel == "triton":
         return provenance.digest(provenance.SOURCES[pass_], folder)
-    return provenance.digest(provenance.reached(kernel, folder), folder) if kernel in ("standard", "unfused", "flash1") else None
+    return provenance.digest(provenance.reached(kernel, folder), folder) if kernel in ("standard", "unfused", "flash1", "steps") else None
 
 
 def stale(one: CounterRecord) -> bool:
@@ -188,10 +188,21 @@ def grid() -> list[list[Request]]:
     return [list(requests(OURS + OTHERS, [FIRST])), list(requests(OURS, [n for n in LENGTHS if n != FIRST]))]
 
 
+def ladder() -> list[list[Request]]:
+    """What `flashlab count --record steps` records: every step of lesson 09, a part for each head_dim."""
+    return [[(f"steps/{name}", "forward", problem) for name in STEPS] for problem in step_problems()]
+
+
+def step_problems() -> list[AttentionProblem]:
+    """What the steps of lesson 09 are timed and counted on: causal, 4 batches of 16 heads, whose k and v at head_dim 128 exceed the L2."""
+    return [AttentionProblem(FIRST, FIRST, head_dim, batch=4, heads=HEADS, causal=True, dtype="bfloat16") for head_dim in HEAD_DIMS]
+
+
 def record(
-    path: Path | None = None, *, budget_s: float = BUDGET_S, log: Path | None = None, told: Callable[[str], object] = print
-) -> tuple[Path, int, list[Uncounted]]:
-    """Count the grid and add what was counted to a file, part by part; (the file, how many, what was not counted).
+    path: Path | None = None, *, parts: list[list[Request]] | None = None, budget_s: float = BUDGET_S, log: Path | None = None,
+    told: Callable[[str], object] = print,
+) -> tuple[Path, int, list[Uncounted]]:  # fmt: skip
+    """Count the grid, or other `parts`, and add what was counted to a file, part by part; (the file, how many, what was not counted).
 
     What the file already holds of today's code, device and versions is not counted again, so a run that was cut short goes
     on where it ended. Raises RuntimeError as count_many does.
@@ -206,7 +217,7 @@ def record(
         for one in (load(path) if path.exists() else [])
         if not stale(one) and all(getattr(one, field) == value for field, value in known.items())
     }
-    parts = [[one for one in part if (one[0], one[1], sizes(one[2])) not in have] for part in grid()]
+    parts = [[one for one in part if (one[0], one[1], sizes(one[2])) not in have] for part in parts or grid()]
     compile_kinds(sum(parts, []), budget_s / 2)
     for wanted in parts:
         left_s = budget_s - (time.monotonic() - begun)
