@@ -81,12 +81,14 @@ def test_a_path_that_is_no_notebook_stops_before_anything_runs(gpu, tmp_path, mo
         assert str(caught.value) == f"there is no notebook {missing}. Pass the path of an .ipynb file."
 
 
-def test_every_lesson_is_the_default(gpu, monkeypatch):
+def test_every_lesson_and_then_every_lab_is_the_default(gpu, monkeypatch):
     written = []
     monkeypatch.setattr(module, "execute", lambda path: "executed")
     monkeypatch.setattr(module, "write", lambda notebook, path: written.append(path.name))
     record()
-    assert written == sorted(path.name for path in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")) and written
+    folder = Path(__file__).parents[1] / "notebooks"
+    lessons, labs = (sorted(path.name for path in folder.glob(pattern)) for pattern in ("*.ipynb", "labs/*.ipynb"))
+    assert written == lessons + labs and lessons and labs
 
 
 def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
