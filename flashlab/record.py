@@ -25,9 +25,22 @@ def strip(notebook) -> None:
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if cell.get("outputs"):
+            cell.outputs = joined(cell.outputs)
         for output in cell.get("outputs", []):
             if len(output.get("data", {})) > 1:
                 output.data.pop(WIDGET, None)
+
+
+def joined(outputs: list) -> list:
+    """The same outputs, with text that was printed piece by piece in one piece: pages show a gap between two."""
+    kept = []
+    for output in outputs:
+        if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
 
 
 def execute(path: Path):

@@ -131,3 +131,14 @@ def test_a_text_stands_in_for_its_widget():
 
 def test_other_outputs_are_left_alone():
     assert stored({"image/png": "aGVsbG8=", "text/html": "<b>"}) == {"image/png": "aGVsbG8=", "text/html": "<b>"}
+
+
+def test_text_printed_piece_by_piece_is_stored_as_one():
+    def printed(text, name="stdout"):
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    figure = nbformat.v4.new_output("display_data", data={"image/png": "aGVsbG8="})
+    outputs = [printed("a\n"), printed("b\n"), printed("!", "stderr"), printed("c"), figure, printed("d")]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("w", outputs=outputs)])
+    strip(notebook)
+    assert [output.get("text", "figure") for output in notebook.cells[0].outputs] == ["a\nb\n", "!", "c", "figure", "d"]

@@ -1,8 +1,8 @@
 """instructor_page.py: the table of lab 1's page is what was recorded, and filling it leaves the rest of the page alone."""
 
-import importlib.util
 from pathlib import Path
 
+import length_runs as runs
 import pytest
 
 from flashlab import cli, runtime
@@ -11,9 +11,6 @@ from flashlab.bench.instructor_page import HEADINGS, MARK, NOTHING, fill, page_t
 from flashlab.errors import ERRORS
 
 PAGE = Path(__file__).parents[2] / "notebooks/labs/lab1_speedup_vs_length.md"
-spec = importlib.util.spec_from_file_location("lab1_runs", Path(__file__).with_name("test_lengths.py"))
-runs = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(runs)
 
 
 def test_the_page_says_what_is_recorded():

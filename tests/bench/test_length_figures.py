@@ -1,19 +1,14 @@
 """length_figures.py: what is drawn and what is said are the run's own numbers, and every line has its name."""
 
-import importlib.util
-from pathlib import Path
-
+import length_runs as runs
 import pytest
 
 from flashlab.bench.length_figures import memory_against_length, memory_in_words, speedup_against_length, speedup_in_words, time_against_length, time_in_words
-from flashlab.bench.lengths import FLASH, MATH, NAMES, Run, recorded
+from flashlab.bench.lengths import FLASH, MATH, NAMES, Run, cpu_problems, recorded
 from flashlab.looks import KERNELS
 
-spec = importlib.util.spec_from_file_location("lab1_runs", Path(__file__).with_name("test_lengths.py"))
-runs = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(runs)
 RUN = recorded(runs.made_run())
-CPU = Run("measured", "CPU (2 threads)", tuple(runs.made(p, kernel, 2.0, device="CPU (2 threads)", extra_bytes=None) for p in runs.cpu_problems() for kernel in NAMES[:2]))
+CPU = Run("measured", "CPU (2 threads)", tuple(runs.made(p, kernel, 2.0, device="CPU (2 threads)", extra_bytes=None) for p in cpu_problems() for kernel in NAMES[:2]))
 NOTHING = Run("recorded", "no machine yet", ())
 
 
@@ -38,7 +33,7 @@ def test_a_panel_for_each_kernel_and_a_named_line_for_each_batch():
 def test_a_cpus_figure_has_flash_alone_and_no_cross():
     figure = speedup_against_length(CPU)
     assert [axes.get_title() for axes in figure.axes] == [KERNELS[FLASH].label]
-    assert not [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert not [line for line in figure.axes[0].lines if line.get_marker() == "x" and len(line.get_xdata())]
 
 
 def test_time_has_a_panel_for_each_batch():

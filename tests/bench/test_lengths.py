@@ -1,38 +1,16 @@
 """lengths.py: lab 1's grid is nobody else's, a run keeps what is missing and why, and what the lab says of an H200 was recorded."""
 
-from dataclasses import replace
-
 import pytest
+from length_runs import ALL, H200, made, made_run
 
 from flashlab import runtime
 from flashlab.bench import lengths, records
 from flashlab.bench.derived import derive
 from flashlab.bench.lengths import BATCHES, FLASH, MATH, NAMES, OURS, Run, cpu_problems, decode_problems, extra_by_formula, problems, recorded
-from flashlab.bench.records import Record, key_of, load, record
+from flashlab.bench.records import Record, key_of, load
 from flashlab.bench.sweep import GROWTH, Missing, grid, growth_problems
-from flashlab.bench.timing import Timing
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
-
-ALL = [*problems(), *decode_problems()]
-H200 = "NVIDIA H200"
-
-
-def made(p, kernel, time_ms, *, date="2026-01-01T00:00:00+00:00", device=H200, low=1.0, **changes):
-    timing = Timing(time_ms, time_ms * low, time_ms, 5, "")
-    one = record(kernel, "forward", p, timing, date=date, device="cpu", extra_bytes=extra_by_formula(kernel, p))
-    return replace(one, device=device, **changes)
-
-
-def made_run(**changes):
-    """What an H200 would record: math, flash and ours take 12, 2 and 1 ms for each n of 512, and math has room up to 140 GB."""
-    return [
-        made(p, kernel, ms * p.n_q / 512, **changes)
-        for p in ALL
-        for kernel, ms in zip(NAMES, (12, 2, 1))
-        if kernel != MATH or extra_by_formula(MATH, p) < 140e9
-    ]
-
 
 # -- the grid -------------------------------------------------------------------------------------------------------------
 def test_the_grid_is_the_issues():
