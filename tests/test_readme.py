@@ -24,10 +24,11 @@ def test_every_module_named_is_there():
     assert NAMED <= known
 
 
-def test_every_lesson_is_linked_and_every_link_leads_somewhere():
+def test_every_lesson_and_lab_is_linked_and_every_link_leads_somewhere():
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", README)
     assert [link for link in links if not (ROOT / link).is_file()] == []
     lessons = {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    lessons |= {f"notebooks/labs/{path.name}" for path in (ROOT / "notebooks/labs").glob("*.ipynb")}
     assert lessons <= set(links)
 
 
