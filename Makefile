@@ -8,7 +8,7 @@
 # PYTHON=...       with lab and test: the Python to make .venv from (default: the first of 3.13, 3.12, 3.11, python3)
 # LAB_ARGS=...     options for `flashlab lab`, e.g. LAB_ARGS="--port 9000 --no-browser"
 # JOBS=2           how many tests run at once
-# NOTEBOOKS=...    with record: which notebooks (default: every lesson)
+# NOTEBOOKS=...    with record: which notebooks (default: every lesson and lab)
 
 SHELL := /bin/bash
 VENV := .venv
@@ -50,7 +50,7 @@ $(VENV)/.flashlab-test: pyproject.toml
 	@touch $(VENV)/.flashlab $@
 
 # $(call run_tests,python): first the timed tests, one at a time, for their table of times (xdist would not time them);
-# then everything: unit tests, doctests and every lesson, whose cells --dist loadscope keeps in one process.
+# then everything: unit tests, doctests, every lesson and lab, whose cells --dist loadscope keeps in one process.
 define run_tests
 set -e; \
 has() { $(1) -c "import $$1" 2>/dev/null; }; \
@@ -59,7 +59,7 @@ if ! has xdist; then options=(); echo "pytest-xdist is not installed: one test a
 if has pytest_benchmark; then $(1) -m pytest tests -q -k test_bench --benchmark-columns=median,rounds; \
 else options+=(-k "not test_bench"); echo "pytest-benchmark is not installed: the timed tests are left out."; fi; \
 $(1) -m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
-    $(wildcard notebooks/*.ipynb) "$${options[@]}" $(PYTEST_ARGS)
+    $(wildcard notebooks/*.ipynb notebooks/labs/*.ipynb) "$${options[@]}" $(PYTEST_ARGS)
 endef
 
 # What TORCH and PYTHON ask for and a $(VENV) made before does not have: it stays as it is, and that is said.

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     reset.set_defaults(call=run_reset)
 
     record = commands.add_parser("record", help="run lessons on a GPU and store what they show, for authors")
-    record.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
+    record.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson and lab")
     record.set_defaults(call=run_record)
 
     count = commands.add_parser("count", help="count the bytes of a Triton kernel in your own file, by tracing or by the GPU's counters")
@@ -67,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
     count.set_defaults(call=run_count)
 
     bench = commands.add_parser("bench", help="time our kernels beside PyTorch's and others on this GPU, or compare two results")
-    what = "a pass on the grid, time and memory up to n = 131,072, lesson 09's ladder, or two files of results"
-    bench.add_argument("what", choices=("forward", "backward", "growth", "steps", "compare"), help=what)
+    what = "a pass on the grid, time and memory up to n = 131,072, lesson 09's ladder, lab 1's lengths, or two files of results"
+    bench.add_argument("what", choices=("forward", "backward", "growth", "steps", "lengths", "compare"), help=what)
     bench.add_argument("files", nargs="*", type=Path, metavar="FILE", help="for compare: OLD.jsonl NEW.jsonl")
     bench.add_argument("--quick", action="store_true", help="fewer sizes and peers: an answer within a minute")
     bench.add_argument("--out", type=Path, metavar="FILE", help="where results are added (default: the GPU's file in flashlab/bench/recorded/, else here)")
@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--resume", action="store_true", help="go on with an interrupted run of today")
     bench.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV too, with what follows from them")
     bench.add_argument("--figures", type=Path, metavar="FOLDER", help="draw the figures as PNG files")
+    bench.add_argument("--page", type=Path, metavar="FILE", help="with lengths, for authors: fill the table of lab 1's instructor page")
     bench.set_defaults(call=run_bench)
     return root
 

@@ -48,11 +48,11 @@ def machine(tmp_path):
     """A copy of the course's Makefile on a machine with the commands that a test puts there and no others."""
     bin, log = tmp_path / "bin", tmp_path / "log"
     course = tmp_path / "a course"  # a space in the path
-    for folder in (bin, course / "notebooks"):
+    for folder in (bin, course / "notebooks/labs"):
         folder.mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, course)
-    for lesson in ("00_start_here", "01_standard_attention"):
+    for lesson in ("00_start_here", "01_standard_attention", "labs/lab1_speedup"):
         (course / "notebooks" / f"{lesson}.ipynb").write_text("{}")
     for command in ("mkdir", "cp", "touch"):
         (bin / command).symlink_to(shutil.which(command))
@@ -252,7 +252,7 @@ def test_options_for_the_lab(machine):
 TIMED = "-m pytest tests -q -k test_bench --benchmark-columns=median,rounds"
 PYTEST = (
     "-m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120"
-    " notebooks/00_start_here.ipynb notebooks/01_standard_attention.ipynb"
+    " notebooks/00_start_here.ipynb notebooks/01_standard_attention.ipynb notebooks/labs/lab1_speedup.ipynb"
 )
 
 

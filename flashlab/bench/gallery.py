@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flashlab.bench.ceilings import Ceilings
+from flashlab.bench import lengths
 from flashlab.bench.figures import growth_against_n, tflops_against_n
+from flashlab.bench.length_figures import memory_against_length, speedup_against_length, time_against_length
 from flashlab.bench.peers import PASSES
 from flashlab.bench.record_figures import memory_against_n, roofline_of, speedup_against_n
 from flashlab.bench.records import Record
@@ -35,6 +37,13 @@ def _figures(records: list[Record], what: str, ceilings: Ceilings | None):
     if what == "growth":
         for pass_ in PASSES:
             yield f"{pass_}-growth", lambda pass_=pass_: growth_against_n(records, pass_)
+        return
+    if what == "lengths":
+        run = lengths.recorded(records)
+        if run:
+            yield "lengths-speedup", lambda: speedup_against_length(run)
+            yield "lengths-time", lambda: time_against_length(run)
+            yield "lengths-memory", lambda: memory_against_length(run)
         return
     device = records[0].device
     for head_dim in sorted({one.head_dim for one in records}):
