@@ -200,7 +200,8 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
 
     In the interpreter tiles are 16 × 16, and bfloat16 is computed in float32, since its products are wrong there.
 
-    >>> q, k, v = (torch.ones(1, 2, n, 16) for n in (3, 5, 5))
+    >>> from flashlab.runtime import device
+    >>> q, k, v = (torch.ones(1, 2, n, 16, device=device()) for n in (3, 5, 5))
     >>> o, lse = step("fold", q, k, v, causal=True)
     >>> o.shape, lse.shape
     (torch.Size([1, 2, 3, 16]), torch.Size([1, 2, 3]))

@@ -1,6 +1,6 @@
 """Lesson 09: what binds, what decides how many programs share a multiprocessor, and what each step of the ladder was for."""
 
-from flashlab.widgets.quiz import multiple, number, single, true_false
+from flashlab.widgets.quiz import multiple, number, single
 
 QUESTIONS = [
     single(
@@ -19,10 +19,15 @@ QUESTIONS = [
         because="A program takes 168 · 32 · 4 = 21,504 registers; three take 64,512.",
         hints={390: "That is threads. A program has 128 of them.", 12: "That is warps. A program has 4 of them."},
     ),
-    true_false(
-        "tl.exp2 in place of tl.exp makes the kernel faster.",
-        False,
-        because="The compiler writes the same instructions for both. Folding log₂e into the scale is what saves operations.",
+    single(
+        "tl.exp and tl.exp2 both become the instruction ex2. Why was the kernel with tl.exp a third slower?",
+        right="tl.exp keeps results near zero that exp2 may flush to 0: a comparison and two multiplications more for each score.",
+        wrong={
+            "tl.exp moves more bytes.": "The bytes are equal to the last one.",
+            "tl.exp is computed by the tensor cores.": "They multiply matrices and nothing else.",
+            "tl.exp needs more registers, so fewer programs fit.": "The compiler gives both the same number.",
+        },
+        because="The PTX says ex2.approx for one and ex2.approx.ftz for the other; ptxas surrounds the first.",
     ),
     multiple(
         "What did FlashAttention-2 change over FlashAttention-1?",
