@@ -15,7 +15,7 @@ import torch
 
 from flashlab.bench.ladder import COMPILED, programs
 from flashlab.kernels.steps import STEPS, step
-from flashlab.kernels.tiles import Tile, heads_at_once
+from flashlab.kernels.tiles import Tile, forward_tile_for, heads_at_once
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule
 from flashlab.traffic.counters import STEPS as NAMES
@@ -101,6 +101,13 @@ def test_the_ladder_is_one_and_each_step_changes_a_step_before_it():
         seen.append(name)
     kept = [name for name, one in STEPS.items() if one.kept]
     assert [STEPS[name].after for name in kept] == [None, *kept[:-1]]
+
+
+def test_the_last_steps_have_the_library_s_tiles():
+    for head_dim in (64, 128):
+        library = forward_tile_for(90, head_dim, False, MAX_SHARED[90])
+        assert STEPS["fit"].tile(head_dim) == STEPS["l2"].tile(head_dim) == STEPS["library"].tile(head_dim) == library
+        assert STEPS["overlap"].tile(head_dim) == library._replace(overlap=True, registers=None)
 
 
 # -- compiled ----------------------------------------------------------------------------------------------------------
