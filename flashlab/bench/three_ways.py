@@ -64,6 +64,7 @@ class Row:
     measured_dram: Bytes | None  # DRAM, by the counters
     time_ms: float | None  # of the launches counted, each with an empty L2
     device: str  # whose tiles and L2 are those of the traced and the modelled ones
+    gpu: Gpu | None  # its line in hardware.py
     where: str
     left_out: int = 0  # launches of torch's own
 
@@ -108,6 +109,7 @@ def row_of(one: Counted | Uncounted) -> Row:
         _sum(counted, "dram_bytes_read", "dram_bytes_written"),
         sum(launch.time_ms for launch in counted) if counted else None,
         device,
+        gpu,
         f"measured: {one.where}" if isinstance(one, Counted) else f"not measured: {one.why}",
         len(getattr(one, "launches", counted)) - len(counted),
     )

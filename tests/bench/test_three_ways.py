@@ -27,7 +27,7 @@ OURS = [
     for one in counter_records.load()
     if (one.counted.workload, one.counted.pass_) in TRACED and one.counted.problem.n_q <= 4096 and not counter_records.stale(one)
 ]
-ROW = Row("triton", 30, Bytes(20, 10), Bytes(21, 10), Bytes(5, 3), Bytes(6, 2), 0.1, "NVIDIA H200", "measured: somewhere. More words")
+ROW = Row("triton", 30, Bytes(20, 10), Bytes(21, 10), Bytes(5, 3), Bytes(6, 2), 0.1, "NVIDIA H200", gpu("H200"), "measured: somewhere. More words")
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_the_numbers_of_a_row_are_those_of_the_record():
     (row,) = three_ways(PROBLEM, ["triton"])
     (launch,) = counter_records.recall("triton", PROBLEM).counted.launches
     assert row.measured_sm == (launch.sm_bytes_read, launch.sm_bytes_written) and row.measured_dram == (launch.dram_bytes_read, launch.dram_bytes_written)
-    assert row.time_ms == launch.time_ms and row.device == "NVIDIA H200" and row.where.startswith("measured: recorded on NVIDIA H200, ")
+    assert row.time_ms == launch.time_ms and row.device == "NVIDIA H200" and row.gpu == gpu("H200") and row.where.startswith("measured: recorded on NVIDIA H200, ")
     tensor = 16 * 4096 * 128 * 2
     assert row.traced == (33 * 2 * tensor - tensor, tensor + 16 * 4096 * 4)  # q, and k and v for each of 32 tiles of 128 queries; o and lse
     assert 3 * tensor <= row.modelled_dram.read < row.traced.read
@@ -128,7 +128,7 @@ def table(*rows):
 
 
 def test_the_table_keeps_what_is_asked_for_and_dram_apart():
-    big = Row("unfused", *(None,) * 3, None, Bytes(5_000_000, 2_500_000), 0.1, "NVIDIA H200", "measured: elsewhere", 2)
+    big = Row("unfused", *(None,) * 3, None, Bytes(5_000_000, 2_500_000), 0.1, "NVIDIA H200", gpu("H200"), "measured: elsewhere", 2)
     one = replace(ROW, predicted_bytes=31_000_000, traced=Bytes(20_000_000, 10_000_000), measured_sm=None)
     assert repr(table(one, big)) == (
         "forward, n 4,096, head_dim 128, full, batch 1, 16 heads, bfloat16; q, k, v and o once are 67.1 MB\n"
