@@ -54,9 +54,9 @@ def test_one_command_fills_it_from_what_is_recorded(tmp_path, monkeypatch, capsy
     assert "| NVIDIA H200 | 4 |" in page.read_text() and f"the table of {page} was filled" in capsys.readouterr().out
 
 
-def test_the_readme_says_that_nothing_is_recorded_only_while_it_is_so():
+def test_the_readme_says_of_the_labs_outputs_where_they_are_from():
     said = " ".join((PAGE.parents[2] / "README.md").read_text().split())
-    assert ("Lab 1 runs with and without one too, and has not been recorded on a GPU yet." in said) == (page_table(records.load()) == NOTHING)
+    assert ("its stored outputs are from a CPU, beside what the H200 recorded." in said) == ("No GPU: " in PAGE.with_suffix(".ipynb").read_text())
 
 
 def test_the_page_has_its_parts():

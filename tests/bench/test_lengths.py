@@ -1,5 +1,7 @@
 """lengths.py: lab 1's grid is nobody else's, a run keeps what is missing and why, and what the lab says of an H200 was recorded."""
 
+from pathlib import Path
+
 import pytest
 from length_runs import ALL, H200, made, made_run
 
@@ -10,6 +12,7 @@ from flashlab.bench.length_lab import side_by_side
 from flashlab.bench.lengths import BATCHES, FLASH, MATH, NAMES, OURS, cpu_problems, decode_problems, extra_by_formula, problems, recorded
 from flashlab.bench.records import Record, key_of, load
 from flashlab.bench.sweep import GROWTH, Missing, grid, growth_problems
+from flashlab.hardware import gpu
 from flashlab.problem import AttentionProblem
 
 # -- the grid -------------------------------------------------------------------------------------------------------------
@@ -40,7 +43,9 @@ def test_the_formula_of_extra_memory_is_what_was_recorded():
     assert {one.kernel for one in cells} == set(NAMES)
     for one in cells:
         p = AttentionProblem(one.n_q, one.n_k, one.head_dim, batch=one.batch, heads=one.heads, dtype=one.dtype)
-        assert one.extra_bytes == pytest.approx(extra_by_formula(one.kernel, p), rel=2e-4 if one.kernel == MATH else 0.05)
+        rows = p.batch * p.heads * p.n_q
+        splits = 2 if one.kernel == FLASH and rows < 64 * gpu(H200).multiprocessors else 0  # of the keys: a float32 o and lse each
+        assert one.extra_bytes == pytest.approx(extra_by_formula(one.kernel, p) + splits * rows * (p.head_dim + 1) * 4, rel=2e-4 if one.kernel == MATH else 0.05)
 
 
 # -- a run ----------------------------------------------------------------------------------------------------------------
@@ -106,6 +111,19 @@ def test_at_512_most_of_flashs_time_on_an_h200_is_fixed_cost(h200):
 
 def test_on_an_h200_one_query_gains_less_than_prefill(h200):
     assert h200.speedup(16384, 1, queries=1) < h200.speedup(16384, 1)
+
+
+def test_the_pages_numbers_of_decode_are_the_h200s(h200):
+    said = " ".join((Path(__file__).parents[2] / "notebooks/labs/lab1_speedup_vs_length.md").read_text().split())
+    one, four, many = (h200.cell(OURS, 16384, batch, queries=1) for batch in BATCHES)
+    assert f"it takes {one.time_ms:.3f} ms with batch 1 and {four.time_ms:.3f} ms with batch 4, and is the slower of the two there." in said
+    assert h200.speedup(16384, 1, kernel=OURS, over=FLASH, queries=1) < 1 and h200.speedup(16384, 4, kernel=OURS, over=FLASH, queries=1) < 1
+    least_ms = 2 * 16 * 16 * 16384 * 64 * 2 / gpu(H200).hbm_bytes_per_s * 1e3
+    assert f"{many.time_ms:.3f} ms, where reading k and v takes {least_ms:.3f} ms at the data sheet's rate." in said
+    for batch, parts in ((1, 16), (4, 4)):
+        assert h200.cell(FLASH, 16384, batch, queries=1).extra_bytes == pytest.approx(parts * batch * 16 * (64 + 1) * 4, abs=2048)
+    ratios = [h200.speedup(n, batch) for batch in BATCHES for n in h200.lengths(batch) if batch * n >= 2048 and h200.speedup(n, batch)]
+    assert "on the H200 between 15 and 21 for flash, once batch × n is 2,048" in said and 15 <= min(ratios) and max(ratios) <= 21
 
 
 def test_on_an_h200_math_had_no_room_where_the_formula_says(h200):
