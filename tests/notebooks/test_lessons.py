@@ -181,7 +181,7 @@ def test_every_large_number_in_the_text_was_shown_by_a_cell(path):
 
 @pytest.mark.parametrize("stem, sentence, shown, low, high", MEASURED, ids=[f"{row[0][:2]}: {row[1][:30]}" for row in MEASURED])
 def test_a_sentence_about_a_measurement_agrees_with_what_was_recorded(stem, sentence, shown, low, high):
-    notebook = read(next(path for path in LESSONS if path.stem == stem))
+    notebook = read(next(path for path in ALL if path.stem == stem))
     assert sentence in " ".join(words(notebook).split()), "the sentence changed: look at its numbers again"
     found = re.findall(shown, "\n".join(text_of(output) for output in outputs(notebook)))
     pairs = [match if isinstance(match, tuple) else (match, "1") for match in found]
