@@ -33,5 +33,16 @@ def test_the_accuracy_table():
     assert len({line.index(word) + len(word) for line, word in zip(lines, ("written", "0.70"))}) == 1
 
 
+def test_the_summary_has_a_line_for_each_kernel_and_head_dim():
+    records = [record(100, 100), record(100, 0), record(100, 0, head_dim=128), record(100, 0, kernel="keys_kernel")]
+    models = iter([model_of(104, 100), model_of(80, 0), model_of(100, 0), model_of(109, 0)])
+    assert accuracy(records, lambda r: next(models)).summary().splitlines()[1:] == [
+        "forward_kernel        64    0.80 to 1.02    0.80 to 1.04        1 of 2",
+        "forward_kernel       128    1.00 to 1.00    1.00 to 1.00        1 of 1",
+        "keys_kernel           64    1.09 to 1.09    1.09 to 1.09        1 of 1",
+        "3 of 4 within 10% of the counters.",
+    ]
+
+
 def test_no_records_is_no_fault():
     assert accuracy([], model_of).within() == 1 and repr(accuracy([], model_of)).endswith("0 of 0 within 10% of the counters.")
