@@ -54,8 +54,9 @@ class Side:
 
 
 def replaced(
-    block: np.ndarray, size: np.ndarray, op: np.ndarray, side: np.ndarray, tensors: int, *, capacity: float, dirty_capacity: float, dirty_before: int = 0
-) -> tuple[list[int], list[int], list[int]]:
+    block: np.ndarray, size: np.ndarray, op: np.ndarray, side: np.ndarray, tensors: int, *, capacity: float, dirty_capacity: float,
+    dirty_before: int = 0,
+) -> tuple[list[int], list[int], list[int]]:  # fmt: skip
     """Bytes of each tensor (read from DRAM, written to DRAM, left dirty) when these accesses pass such a cache, one by one.
 
     A block's tensor is block % tensors. Capacities are those of one side, in bytes. `dirty_before` bytes are dirty at the

@@ -8,8 +8,8 @@ from flashlab.traffic.accuracy import accuracy
 from flashlab.traffic.cache import DramTraffic
 
 
-def record(read, written, kernel="forward_kernel", n=1024):
-    sizes = {"n": n, "head_dim": 64, "causal": False, "heads": 8, "batch": 1}
+def record(read, written, kernel="forward_kernel", n=1024, head_dim=64):
+    sizes = {"n": n, "head_dim": head_dim, "causal": False, "heads": 8, "batch": 1}
     return {"workload": "triton", "kernel": kernel, **sizes, "dram_bytes_read": read, "dram_bytes_written": written}
 
 
