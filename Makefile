@@ -2,6 +2,7 @@
 # make test        every test, the lessons included; browser tests need Chromium
 # make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
 # make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
+# make reproduce   on a GPU, about 20 minutes: every recorded result, every figure (into figures/), then what record does
 # make test-triton-versions   the tracer's tests on the oldest, a middle and the newest Triton of the range
 #
 # TORCH=cpu        with lab and test: PyTorch's CPU build, for a machine without a GPU (or cu126 and such, for its driver)
@@ -16,7 +17,7 @@ JOBS ?= 2
 HERE := $(VENV)/bin/python
 RUN := $(if $(PYTHON),$(PYTHON),$(HERE))
 
-.PHONY: lab test test-gpu record test-triton-versions
+.PHONY: lab test test-gpu record reproduce test-triton-versions
 
 lab: $(VENV)/.flashlab
 	@$(say_unused)
@@ -27,8 +28,8 @@ test: $(VENV)/.flashlab-test
 	@$(call run_tests,$(HERE))
 
 # With PYTHON given nothing is made and nothing installed: a GPU node may have no network.
-test-gpu record: $(if $(PYTHON),,$(VENV)/.flashlab-test)
-test-gpu record: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+test-gpu record reproduce: $(if $(PYTHON),,$(VENV)/.flashlab-test)
+test-gpu record reproduce: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 test-gpu:
 	@$(RUN) -m flashlab.cli doctor --gpu
@@ -36,6 +37,14 @@ test-gpu:
 
 record:
 	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
+
+# What fails is said, and the rest goes on.
+reproduce:
+	@$(RUN) -m flashlab.cli doctor --gpu
+	@status=0; run() { echo "== flashlab $$*"; $(RUN) -m flashlab.cli "$$@" || status=1; }; \
+	run bench forward --figures figures; run bench backward --figures figures; run bench growth --figures figures; \
+	run bench steps; run bench lengths --figures figures --page notebooks/labs/lab1_speedup_vs_length.md; \
+	run count --record --budget 400; run count --record steps --budget 200; run record $(NOTEBOOKS); exit $$status
 
 test-triton-versions:
 	@TORCH=$(TORCH) PYTHON=$(PYTHON) .ci/triton-versions

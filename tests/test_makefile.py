@@ -307,7 +307,7 @@ def test_test_gpu_with_a_python_installs_nothing(machine):
     assert not (machine.course / ".venv").exists()
 
 
-@pytest.mark.parametrize("target", ["test-gpu", "record"])
+@pytest.mark.parametrize("target", ["test-gpu", "record", "reproduce"])
 def test_on_a_gpu_node_the_course_is_found_without_installing_it(machine, target):
     machine.put("python3")
     machine.make(target, "PYTHON=python3")
@@ -333,8 +333,15 @@ def test_record_passes_its_notebooks_on(machine):
     ]
 
 
+def test_reproduce_times_and_counts_everything_and_ends_with_the_lessons(machine):
+    machine.put("python3")
+    ran = [line.removeprefix("python3 -m flashlab.cli ").split(" --")[0] for line in machine.make("reproduce", "PYTHON=python3").ran]
+    timed = [f"bench {what}" for what in ("forward", "backward", "growth", "steps", "lengths")]
+    assert ran == ["doctor", *timed, "count", "count", "record"]
+
+
 @pytest.mark.skipif(runtime.device() == "cuda", reason="this machine has a GPU")
-@pytest.mark.parametrize("target, what", [("test-gpu", "This"), ("record", "Recording")])
+@pytest.mark.parametrize("target, what", [("test-gpu", "This"), ("record", "Recording"), ("reproduce", "This")])
 def test_without_a_gpu_the_real_targets_say_why(target, what):
     done = subprocess.run([MAKE, target, f"PYTHON={sys.executable}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0

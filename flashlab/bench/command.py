@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from flashlab import runtime
-from flashlab.bench import ceilings, lengths, peers, records, steps, sweep
+from flashlab.bench import ceilings, length_lab, lengths, peers, records, steps, sweep
 from flashlab.bench.compare import comparison
 from flashlab.bench.derived import write_csv
 from flashlab.bench.instructor_page import fill
@@ -81,7 +81,8 @@ def bench(
             done = records.to_resume(records.load(path), pass_, [(peer.name, p) for p in problems for peer in chosen], device) if resume and path.exists() else []
             if resume:
                 print(f"{pass_}: {len(done)} cells are there from {done[0].date}." if done else f"{pass_}: nothing of today to resume.")
-            options = {"device": device, "budget_ms": QUICK_BUDGET_MS if quick else lengths.BUDGET_MS if what == "lengths" else BUDGET_MS, "date": done[0].date if done else sweep.now(), "done": done}
+            budget_ms = QUICK_BUDGET_MS if quick else lengths.BUDGET_MS if what == "lengths" else BUDGET_MS
+            options = {"device": device, "budget_ms": budget_ms, "date": done[0].date if done else sweep.now(), "done": done}
             results = sweep.sweep(problems, pass_, chosen, **options)
             _follow(results, len(problems), len(chosen), taken, missing, lambda one: one in done or (records.append(one, path), added.append(one)))
     except TimeoutError as busy:
@@ -193,7 +194,7 @@ def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path 
 def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, ceiling: ceilings.Ceilings | None) -> None:
     of_pass = lengths.on_grid(found) if what == "lengths" else [one for one in found if what == "growth" or one.pass_ == what]
     if what == "lengths":
-        texts = [lengths.report(found)]
+        texts = [length_lab.report(found)]
     elif what == "growth":
         texts = [growth_table(found, pass_) for pass_ in PASSES]
     else:

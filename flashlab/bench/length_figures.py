@@ -106,7 +106,9 @@ def time_in_words(run: Run) -> str:
         if len(line) > 1:
             before, last = sorted(line)[-2:]
             parts.append(f"{line[last] / line[before]:.1f} for {KERNELS[kernel].label}")
-    return f"On {run.device}, from n = {before:,} to n = {last:,} with batch 1, time grows by a factor of {', '.join(parts)}." if parts else f"On {run.device} too little was timed to compare."
+    if not parts:
+        return f"On {run.device} too little was timed to compare."
+    return f"On {run.device}, from n = {before:,} to n = {last:,} with batch 1, time grows by a factor of {', '.join(parts)}."
 
 
 def memory_in_words(run: Run | None = None) -> str:

@@ -27,7 +27,7 @@ from flashlab.kernels import flash1, unfused
 from flashlab.kernels.tiles import SHARED, SHORT, backward_tiles_for, forward_tile_for
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import model
-from flashlab.traffic.counter_records import KERNELS, SIZES, count_or_recall_many, launches_of, recall
+from flashlab.traffic.counter_records import KERNELS, SIZES, CounterRecord, count_or_recall_many, launches_of, load, recall
 from flashlab.traffic.launches import Counted, Uncounted
 
 WORKLOADS = ("unfused", "flash1", "triton")
@@ -64,6 +64,7 @@ class Row:
     measured_dram: Bytes | None  # DRAM, by the counters
     time_ms: float | None  # of the launches counted, each with an empty L2
     device: str  # whose tiles and L2 are those of the traced and the modelled ones
+    gpu: Gpu | None  # its line in hardware.py
     where: str
     left_out: int = 0  # launches of torch's own
 
@@ -73,9 +74,9 @@ def three_ways(problem: AttentionProblem, workloads: Sequence[str] = WORKLOADS, 
 
     Raises LookupError for a workload or a pass that there is not.
     """
-    requests = [(workload, pass_, problem) for workload in workloads]
-    results = count_or_recall_many(requests) if count else [_recorded(*request) for request in requests]
-    return ThreeWays(map(row_of, results), problem, pass_)
+    requests, records = [(workload, pass_, problem) for workload in workloads], load()
+    results = count_or_recall_many(requests) if count else [_recorded(*request, records) for request in requests]
+    return ThreeWays((row_of(one, records) for one in results), problem, pass_)
 
 
 def bytes_three_ways(problem: AttentionProblem, workloads: Sequence[str] = WORKLOADS, pass_: str = "forward"):
@@ -83,14 +84,17 @@ def bytes_three_ways(problem: AttentionProblem, workloads: Sequence[str] = WORKL
     return three_ways(problem, workloads, pass_).figure()
 
 
-def _recorded(workload: str, pass_: str, problem: AttentionProblem) -> Counted | Uncounted:
-    found = recall(workload, problem, pass_)
+def _recorded(workload: str, pass_: str, problem: AttentionProblem, records: list[CounterRecord]) -> Counted | Uncounted:
+    found = recall(workload, problem, pass_, records=records)
     return found.counted if found else Uncounted(workload, pass_, problem, "not recorded")
 
 
-def row_of(one: Counted | Uncounted) -> Row:
-    """What is predicted, traced and modelled of a workload, with the tiles and the L2 of the GPU that counted it."""
-    device, gpu = _gpu_of(one)
+def row_of(one: Counted | Uncounted, records: list[CounterRecord] | None = None) -> Row:
+    """What is predicted, traced and modelled of a workload, with the tiles and the L2 of the GPU that counted it.
+
+    `records` are those among which a recorded one is looked for; all of them, by default.
+    """
+    device, gpu = _gpu_of(one, load() if records is None else records)
     kernels = TRACED.get((one.workload, one.pass_))
     arch = gpu and 10 * gpu.compute_capability[0] + gpu.compute_capability[1]
     counted = [launch for launch in getattr(one, "launches", ()) if kernels is None or launch.kernel in kernels]
@@ -108,14 +112,15 @@ def row_of(one: Counted | Uncounted) -> Row:
         _sum(counted, "dram_bytes_read", "dram_bytes_written"),
         sum(launch.time_ms for launch in counted) if counted else None,
         device,
+        gpu,
         f"measured: {one.where}" if isinstance(one, Counted) else f"not measured: {one.why}",
         len(getattr(one, "launches", counted)) - len(counted),
     )
 
 
-def _gpu_of(one: Counted | Uncounted) -> tuple[str, Gpu | None]:
+def _gpu_of(one: Counted | Uncounted, records: list[CounterRecord]) -> tuple[str, Gpu | None]:
     """The device that counted, and its line in hardware.py; the latter is None for a recorded one that is not in the table."""
-    record = recall(one.workload, one.problem, one.pass_)
+    record = recall(one.workload, one.problem, one.pass_, records=records)
     if isinstance(one, Counted) and record and record.counted.launches == one.launches:
         return record.device, known_gpu(record.device)
     here = runtime.gpu_found() if runtime.device() == "cuda" else None

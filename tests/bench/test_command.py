@@ -233,7 +233,8 @@ def test_csv_and_figures_of_what_is_recorded(tmp_path, capsys):
     assert {"kernel", "pass", "bytes_per_s", "roofline_share", "peak_bytes", "stale"} <= set(lines[0]) and "pass_" not in lines[0]
     names = {path.stem.removeprefix("nvidia-h200-forward-") for path in (tmp_path / "figures").iterdir()}
     kinds, masks = ("tflops", "speedup", "memory", "roofline"), ("full", "causal")
-    assert names == {f"{kind}-{d}-{mask}" for kind in kinds for d in (64, 128, 256) for mask in masks}
+    counted = {f"bytes-{d}-{mask}" for d in (64, 128) for mask in masks}
+    assert names == {f"{kind}-{d}-{mask}" for kind in kinds for d in (64, 128, 256) for mask in masks} | counted
 
 
 def test_compare_says_what_got_slower_and_exits_1(tmp_path, capsys):

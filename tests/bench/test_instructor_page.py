@@ -54,6 +54,11 @@ def test_one_command_fills_it_from_what_is_recorded(tmp_path, monkeypatch, capsy
     assert "| NVIDIA H200 | 4 |" in page.read_text() and f"the table of {page} was filled" in capsys.readouterr().out
 
 
+def test_the_readme_says_of_the_labs_outputs_where_they_are_from():
+    said = " ".join((PAGE.parents[2] / "README.md").read_text().split())
+    assert ("its stored outputs are from a CPU, beside what the H200 recorded." in said) == ("No GPU: " in PAGE.with_suffix(".ipynb").read_text())
+
+
 def test_the_page_has_its_parts():
     text = PAGE.read_text()
     for part in ("**Goal.**", "**Minutes.**", "## Expected ranges", "## Discussion, with answers", "decode (one query)", "## What goes wrong"):

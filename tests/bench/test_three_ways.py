@@ -22,12 +22,13 @@ from flashlab.traffic.launches import Counted, Uncounted, launch
 from flashlab.traffic.model import standard_traffic
 
 PROBLEM = AttentionProblem(4096, 4096, 128, heads=16, dtype="bfloat16")
+RECORDS = counter_records.load()
 OURS = [
     one.counted
-    for one in counter_records.load()
+    for one in RECORDS
     if (one.counted.workload, one.counted.pass_) in TRACED and one.counted.problem.n_q <= 4096 and not counter_records.stale(one)
 ]
-ROW = Row("triton", 30, Bytes(20, 10), Bytes(21, 10), Bytes(5, 3), Bytes(6, 2), 0.1, "NVIDIA H200", "measured: somewhere. More words")
+ROW = Row("triton", 30, Bytes(20, 10), Bytes(21, 10), Bytes(5, 3), Bytes(6, 2), 0.1, "NVIDIA H200", gpu("H200"), "measured: somewhere. More words")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def no_gpu(monkeypatch):
 @pytest.mark.parametrize("one", OURS, ids=lambda one: f"{one.workload}-{one.pass_}-{one.problem.n_q}-{one.problem.head_dim}-{one.problem.causal}")
 def test_formula_and_trace_are_equal_and_the_counters_near(one):
     """What the multiprocessors got and sent is what the formula says, to 2 percent, or 10 where flash1's tiles spill registers."""
-    row = row_of(one)
+    row = row_of(one, RECORDS)
     assert row.predicted_bytes == row.traced.moved
     assert row.measured_sm.moved == pytest.approx(row.traced.moved, rel=0.1 if one.workload == "flash1" else 0.02)
     assert row.measured_dram.moved <= row.measured_sm.moved
@@ -52,7 +53,7 @@ def test_the_numbers_of_a_row_are_those_of_the_record():
     (row,) = three_ways(PROBLEM, ["triton"])
     (launch,) = counter_records.recall("triton", PROBLEM).counted.launches
     assert row.measured_sm == (launch.sm_bytes_read, launch.sm_bytes_written) and row.measured_dram == (launch.dram_bytes_read, launch.dram_bytes_written)
-    assert row.time_ms == launch.time_ms and row.device == "NVIDIA H200" and row.where.startswith("measured: recorded on NVIDIA H200, ")
+    assert row.time_ms == launch.time_ms and row.device == "NVIDIA H200" and row.gpu == gpu("H200") and row.where.startswith("measured: recorded on NVIDIA H200, ")
     tensor = 16 * 4096 * 128 * 2
     assert row.traced == (33 * 2 * tensor - tensor, tensor + 16 * 4096 * 4)  # q, and k and v for each of 32 tiles of 128 queries; o and lse
     assert 3 * tensor <= row.modelled_dram.read < row.traced.read
@@ -128,7 +129,7 @@ def table(*rows):
 
 
 def test_the_table_keeps_what_is_asked_for_and_dram_apart():
-    big = Row("unfused", *(None,) * 3, None, Bytes(5_000_000, 2_500_000), 0.1, "NVIDIA H200", "measured: elsewhere", 2)
+    big = Row("unfused", *(None,) * 3, None, Bytes(5_000_000, 2_500_000), 0.1, "NVIDIA H200", gpu("H200"), "measured: elsewhere", 2)
     one = replace(ROW, predicted_bytes=31_000_000, traced=Bytes(20_000_000, 10_000_000), measured_sm=None)
     assert repr(table(one, big)) == (
         "forward, n 4,096, head_dim 128, full, batch 1, 16 heads, bfloat16; q, k, v and o once are 67.1 MB\n"
@@ -176,7 +177,7 @@ def test_the_gallery_s_figure_counts_nothing_and_is_of_one_device(monkeypatch):
     assert recorded_bytes("NVIDIA H200", "backward").axes[0].get_title() == "backward, n 4,096, head_dim 128, full, 16 heads: NVIDIA H200"
     for device, head_dim, those in (("Tesla", 128, "NVIDIA H200"), ("NVIDIA H200", 256, "none")):
         with pytest.raises(LookupError, match=f"counter records of {device}, head_dim {head_dim}, full, of one device; there are those of {those}"):
-            recorded_bytes(device, head_dim=head_dim)
+            recorded_bytes(device, "backward", head_dim=head_dim)
 
 
 def test_uncounted_says_why():

@@ -51,6 +51,18 @@ MEASURED = [
     ("01_standard_attention", "About four, as the bytes say, or somewhat more", r"by the bytes: 4 × · measured: ([\d.]+) ×", 3.8, 6),
     ("01_standard_attention", "well over half of a copy's rate", r"(?:scores|product) .*GB/s, +(\d+)% of a copy", 55, 100),
     ("01_standard_attention", "PyTorch's softmax gets less out of the memory", r"softmax .*GB/s, +(\d+)% of a copy", 10, 55),
+    ("01_standard_attention", "On the recorded H200, 3.91 of four.", r"counters +[\d,]+ bytes: ([\d.]+) passes", 3.91, 3.91),
+    ("01_standard_attention", "saw 3.91 of the four passes", r"counters +[\d,]+ bytes: ([\d.]+) passes", 3.91, 3.91),
+    ("01_standard_attention", "The reads agree to a thousandth.", r"read: +([\d,]+) by formula, +([\d,]+) counted", 0.999, 1.001),
+    ("01_standard_attention", "Of the writes 51 MB are missing", r"each operator ended: (\d+) MB", 51, 51),
+    ("01_standard_attention", "6 to 27 MB, still lay in the L2", r"written (5[\d.]+) MB", 536.87 - 27.5, 536.87 - 5.5),  # scores, weights
+    ("01_standard_attention", "6 to 27 MB, still lay in the L2", r"written +(\d\.\d) MB", 8.39 - 6.5, 8.39 - 5.5),  # o
+    ("02_roofline", "flash asked for 1,346 MB, and HBM moved 61.", r"sdpa-flash +- +([\d,.]+)", 1345.5, 1346.5),
+    ("02_roofline", "flash asked for 1,346 MB, and HBM moved 61.", r"sdpa-flash +- +[\d,.]+ +([\d.]+)", 60.5, 61.5),
+    ("02_roofline", "7 of the 17 MB of o were still there", r"sdpa-flash +- +[\d,.]+ +[\d.]+ +[\d.]+ +([\d.]+)", 16.78 - 7.5, 16.78 - 6.5),
+    ("02_roofline", "moves what the formula says, less 2%.", r"standard +([\d,.]+) +[\d,.]+ +([\d,.]+) +[\d,.]+ +[\d,.]+\n", 1.015, 1.025),
+    ("02_roofline", "| the same, counted on an H200 | 63 |", r"standard .* by formula, +([\d.]+) by the counters", 62.5, 63.5),
+    ("02_roofline", "| flash, n = 4096, counted on an H200 | 2246 |", r"sdpa-flash .* by formula, +([\d.]+) by the counters", 2245.5, 2246.5),
     ("02_roofline", "No point touches its roof", r"sdpa-flash .* ([\d.]+) TFLOP/s", 100, 700),
     ("03_online_softmax", "In the first tile all 64 rise", r"the maximum rose in: \[(\d+),", 64, 64),
     ("03_online_softmax", "A few units of the last digit of a float64.", r"largest difference: (\d+e-\d+)", 0, 2e-15),
@@ -201,7 +213,7 @@ def test_every_large_number_in_the_text_was_shown_by_a_cell(path):
 
 @pytest.mark.parametrize("stem, sentence, shown, low, high", MEASURED, ids=[f"{row[0][:2]}: {row[1][:30]}" for row in MEASURED])
 def test_a_sentence_about_a_measurement_agrees_with_what_was_recorded(stem, sentence, shown, low, high):
-    notebook = read(next(path for path in LESSONS if path.stem == stem))
+    notebook = read(next(path for path in ALL if path.stem == stem))
     assert sentence in " ".join(words(notebook).split()), "the sentence changed: look at its numbers again"
     found = re.findall(shown, "\n".join(text_of(output) for output in outputs(notebook)))
     pairs = [match if isinstance(match, tuple) else (match, "1") for match in found]
