@@ -112,7 +112,7 @@ def case(n_q, n_k, head_dim, value_dim=None, *, batch=1, heads=1, element_bytes=
 TESTS = {
     "one head": (3, [case(4, 4, 2), case(5, 5, 3), case(64, 64, 16)]),
     "two lengths": (2, [case(2, 5, 3), case(3, 4, 2, 5), case(1, 4096, 128), case(7, 6, 192, 128)]),
-    "batch, heads": (2, [case(2, 3, 2, heads=2), case(2, 3, 2, batch=2), case(4, 6, 8, 5, batch=2, heads=3)]),
+    "batch, heads": (2, [case(2, 3, 2, heads=3), case(2, 3, 2, batch=3), case(4, 6, 8, 5, batch=2, heads=3)]),
     "types": (2, [case(2, 3, 2, element_bytes=4), case(2, 3, 2, element_bytes=8), case(6, 9, 4, 3, batch=2, heads=2, element_bytes=4)]),
     "large": (1, [case(8192, 8192, 128, heads=32), case(131072, 131072, 128, batch=4, heads=64), case(8192, 8192, 64, element_bytes=4)]),
 }
