@@ -69,5 +69,5 @@ MEANS: dict[str, str] = {
     "delta of all heads": "delta is one number for each query and head: a sum over head_dim only.",
     "weights divided again": "exp(scores - lse) is the weight already: lse holds the sum. Do not divide once more.",
     "lse left out": "The weights made again are exp(scores - lse), not exp(scores).",
-    "keys mapped to the wrong side": "dk and dv collect from all queries: dscoresᵀ · q and weightsᵀ · do.",
+    "delta from part of a row": "delta is given and belongs to the whole row. Σ weights · dweights over the keys of one tile is only a part of it.",
 }
