@@ -127,7 +127,7 @@ def merged(fault: str | None = None):
     return merge
 
 
-MERGE_FAULTS = ("maxima added", "merged without a common maximum", "score_sum not rescaled", "rescale by the wrong factor")
+MERGE_FAULTS = ("maxima added", "score_sum not rescaled", "merged without a common maximum", "rescale by the wrong factor")
 
 
 def merge_symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:

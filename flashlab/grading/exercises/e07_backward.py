@@ -133,35 +133,34 @@ def backward_call(case: dict) -> Call:
     return Call(arrays=arrays, options={"causal": case["causal"]}, returns=GRADIENTS)
 
 
-def gradients(
-    *, scale=None, dq_scale=True, dk_scale=True, dbias_scale=False, bias_times=1, causal=None, offset=0, topleft=False, mapped="//", summed=True, delta=True, factor=True
-):
-    """dq, dk, dv, dbias by the whole matrix ∂weights/∂scores of each row, not by delta; with an argument, with one thing done wrong."""
+def gradients(**wrong):
+    """dq, dk, dv, dbias by the whole matrix ∂weights/∂scores of each row, so without delta; `wrong` says what to do otherwise.
+
+    With something wrong it follows the formula and the delta that was given, as a student does.
+    """
+    offset, topleft, mapped = wrong.get("offset", 0), wrong.get("topleft", False), wrong.get("mapped", lambda head, heads, kv_heads: head // (heads // kv_heads))
 
     def of(call: Call) -> dict[str, np.ndarray]:
-        q, k, v, bias, do, lse = (call.arrays[name] for name in ("q", "k", "v", "bias", "do", "lse"))
+        q, k, v, bias, do, lse, delta = (call.arrays[name] for name in ("q", "k", "v", "bias", "do", "lse", "delta"))
         (n_q, heads, d), (n_k, kv_heads) = q.shape, k.shape[:2]
-        right = 1 / np.sqrt(d)
+        scale = 1 / np.sqrt(d)
         found = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape), "dbias": np.zeros(bias.shape)}
-        seen = visible(n_q, n_k, call.options["causal"] if causal is None else causal, offset, topleft)
+        seen = visible(n_q, n_k, wrong.get("causal", call.options["causal"]), offset, topleft)
         for head in range(heads):
-            of_keys = head // (heads // kv_heads) if mapped == "//" else head % kv_heads
-            scores = (right if scale is None else scale(right)) * (q[:, head] @ k[:, of_keys].T) + bias_times * bias[:, head]
-            blind = np.isneginf(lse[:, head])
-            weights = np.exp(np.where(seen & ~blind[:, None], scores, -np.inf) - np.where(blind, 0, lse[:, head])[:, None])
+            of_keys = mapped(head, heads, kv_heads)
+            scores = scale ** wrong.get("power", 1) * (q[:, head] @ k[:, of_keys].T) + wrong.get("bias", 1) * bias[:, head]
+            blind = np.isneginf(lse[:, head])[:, None]
+            weights = np.exp(np.where(seen & ~blind, scores, -np.inf) - np.where(blind, 0, lse[:, head, None]))
             dweights = do[:, head] @ v[:, of_keys].T
-            jacobians = np.einsum("ij,jk->ijk", weights, np.eye(n_k))
-            if delta and causal is None and not (offset or topleft or scale or bias_times != 1 or mapped != "//"):
-                dscores = np.einsum("ij,ijk->ik", dweights, jacobians - np.einsum("ij,ik->ijk", weights, weights))
-            else:  # a mistake breaks the row's sum: follow the formula with the delta that was given
-                dscores = (weights if factor else 1) * (dweights - (call.arrays["delta"][:, head, None] if delta else 0))
-            if not factor:
-                dscores = dweights - call.arrays["delta"][:, head, None]
-            found["dq"][:, head] = (right if dq_scale else 1) * dscores @ k[:, of_keys]
-            dk, dv = (right if dk_scale else 1) * dscores.T @ q[:, head], weights.T @ do[:, head]
-            found["dk"][:, of_keys] = dk + (found["dk"][:, of_keys] if summed else 0)
-            found["dv"][:, of_keys] = dv + (found["dv"][:, of_keys] if summed else 0)
-            found["dbias"][:, head] = (right if dbias_scale else 1) * dscores.sum(axis=0)
+            if not wrong:
+                jacobians = np.einsum("ij,jk->ijk", weights, np.eye(n_k)) - np.einsum("ij,ik->ijk", weights, weights)
+                dscores = np.einsum("ij,ijk->ik", dweights, jacobians)
+            else:
+                dscores = weights ** wrong.get("factor", 1) * (dweights - wrong.get("delta", 1) * delta[:, head, None])
+            found["dq"][:, head] = scale ** wrong.get("dq", 1) * dscores @ k[:, of_keys]
+            found["dbias"][:, head] = scale ** wrong.get("dbias", 0) * dscores.sum(axis=0)
+            for name, share in (("dk", scale ** wrong.get("dk", 1) * dscores.T @ q[:, head]), ("dv", weights.T @ do[:, head])):
+                found[name][:, of_keys] = share + wrong.get("summed", 1) * found[name][:, of_keys]
         return found
 
     return of
@@ -183,28 +182,28 @@ def nudged(call: Call) -> dict[str, np.ndarray]:
 
 
 IMITATIONS = {
-    "dK without scale": gradients(dk_scale=False),
-    "dbias with scale": gradients(dbias_scale=True),
-    "scale forgotten": gradients(scale=lambda right: 1),
-    "scale applied twice": gradients(scale=lambda right: right**2),
-    "bias forgotten": gradients(bias_times=0),
-    "backward ignores the mask": lambda call: gradients(causal=False)(call),
-    "backward masks when it should not": lambda call: gradients(causal=True)(call),
+    "dK without scale": gradients(dk=0),
+    "dbias with scale": gradients(dbias=1),
+    "scale forgotten": gradients(power=0),
+    "scale applied twice": gradients(power=2),
+    "bias forgotten": gradients(bias=0),
+    "backward ignores the mask": gradients(causal=False),
+    "backward masks when it should not": gradients(causal=True),
     "causal mask off by one": gradients(offset=-1),
     "top-left causal alignment": gradients(topleft=True),
-    "grouped heads mapped by modulo": gradients(mapped="%"),
-    "grouped gradients not summed": gradients(summed=False),
-    "delta left out": gradients(delta=False),
-    "dS without weights factor": gradients(factor=False),
+    "grouped heads mapped by modulo": gradients(mapped=lambda head, heads, kv_heads: head % kv_heads),
+    "grouped gradients not summed": gradients(summed=0),
+    "delta left out": gradients(delta=0),
+    "dS without weights factor": gradients(factor=0),
 }
-OTHERS = {"dK without scale": gradients(dq_scale=False)}  # the same sentence says it
+DQ_WITHOUT_SCALE = gradients(dq=0)
 
 
 def backward_symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
     """NaN where some rows see no key; dq without its scale."""
     if np.isneginf(call.arrays["lse"]).any() and any(np.isnan(got[name]).any() for name in GRADIENTS):
         return "fully masked row gives NaN"
-    return "dK without scale" if np.allclose(got["dq"], OTHERS["dK without scale"](call)["dq"]) else None
+    return "dK without scale" if np.allclose(got["dq"], DQ_WITHOUT_SCALE(call)["dq"]) else None
 
 
 EXACT = values(gradients(), atol=1e-9, rtol=1e-8, imitations=IMITATIONS, symptom=backward_symptom)
