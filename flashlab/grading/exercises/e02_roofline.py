@@ -50,14 +50,17 @@ LAYER_IMITATIONS = {
 
 
 def layer_symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
-    """A kernel's own name may be right and the whole wrong by a mistake and its opposite."""
+    """nan and infinity come from a division by 0; every kernel named the other way round is the two names swapped."""
     flops, bound = call.arrays["flops"], got.get("bound")
+    if any(name in got and not np.isfinite(got[name]).all() for name in RETURNS[1:]):
+        return "intensity of no bytes"
     if bound is not None and bound.shape == flops.shape and np.all(np.char.lower(bound.astype(str)) != layer()(call)["bound"]):
         return "memory and compute swapped"
     return None
 
 
 LAYER = values(layer(), atol=0, rtol=1e-9, imitations=LAYER_IMITATIONS, symptom=layer_symptom)
+SHAPES = "bound has a text for each kernel; time_s and attainable are one number each, for the whole layer."
 BEFORE_TOTALS = "Time first: each kernel needs bytes / bytes_per_s and flops / peak_flops_per_s, and takes the longer. The rate comes last, from all FLOPs and the time of all."
 
 
@@ -127,7 +130,8 @@ def hinted(judge, hint: str):
 
     def with_hint(call: Call, answer: Answer) -> Finding | None:
         finding = judge(call, answer)
-        return finding and Finding(finding.what, finding.misconception, hint, finding.input, finding.theirs, finding.expected)
+        said = SHAPES if finding and "has shape" in finding.what and call.arrays else hint
+        return finding and Finding(finding.what, finding.misconception, said, finding.input, finding.theirs, finding.expected)
 
     return with_hint
 

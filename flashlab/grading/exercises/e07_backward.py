@@ -39,12 +39,17 @@ def forward(q, k, v, bias, causal):
     return o, lse
 
 
+def drawn(random: np.random.Generator, *shape: int, large: float = 1.0) -> np.ndarray:
+    """Numbers of one decimal, so that a small input can be copied by hand; no -0."""
+    return np.round(random.standard_normal(shape) * large, 1) + 0.0
+
+
 # -- delta ----------------------------------------------------------------------------------------------------------------
 def delta_call(case: dict) -> Call:
     """o and do as they lie in memory: heads in the middle."""
     random = np.random.default_rng(case["seed"])
     shape = case["n_q"], case["heads"], case["head_dim"]
-    o, do = (np.round(random.standard_normal(shape), 1).astype(case.get("dtype", "float64")) for _ in range(2))
+    o, do = (drawn(random, *shape).astype(case.get("dtype", "float64")) for _ in range(2))
     return Call(arrays={"o": o, "do": do}, returns=("delta",))
 
 
@@ -74,10 +79,10 @@ def softmax_call(case: dict) -> Call:
     """A tile of scores (n_q, tile) out of rows of n_k, with the whole rows' lse and delta."""
     random = np.random.default_rng(case["seed"])
     n_q, n_k, tile = case["n_q"], case["n_k"], case["tile"]
-    scores = np.round(random.standard_normal((n_q, n_k)) * case.get("large", 1.0), 1)
+    scores = drawn(random, n_q, n_k, large=case.get("large", 1.0))
     scores[random.random(scores.shape) < case.get("masked", 0.0)] = -np.inf
     scores[list(case.get("blind", ()))] = -np.inf
-    dweights = np.round(random.standard_normal((n_q, n_k)), 1)
+    dweights = drawn(random, n_q, n_k)
     row_max = scores.max(axis=1)
     shift = np.where(np.isneginf(row_max), 0, row_max)
     weights = np.exp(scores - shift[:, None])
@@ -125,9 +130,9 @@ def backward_call(case: dict) -> Call:
     """Inputs, do, and what a forward pass keeps: lse, and delta from o."""
     random = np.random.default_rng(case["seed"])
     n_q, n_k, heads, kv_heads, d = (case[name] for name in ("n_q", "n_k", "heads", "kv_heads", "head_dim"))
-    q, do = (np.round(random.standard_normal((n_q, heads, d)), 1) for _ in range(2))
-    k, v = (np.round(random.standard_normal((n_k, kv_heads, d)), 1) for _ in range(2))
-    bias = np.round(random.standard_normal((n_k, heads)), 1)
+    q, do = (drawn(random, n_q, heads, d) for _ in range(2))
+    k, v = (drawn(random, n_k, kv_heads, d) for _ in range(2))
+    bias = drawn(random, n_k, heads)
     o, lse = forward(q, k, v, bias, case["causal"])
     arrays = {"q": q, "k": k, "v": v, "bias": bias, "do": do, "lse": lse, "delta": (do * o).sum(axis=-1)}
     return Call(arrays=arrays, options={"causal": case["causal"]}, returns=GRADIENTS)
