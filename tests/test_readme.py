@@ -42,7 +42,7 @@ def test_the_commands_exist():
     for target in set(re.findall(r"make (lab|test-gpu|test|record)\b", README)):
         assert re.search(rf"^[\w -]*\b{target}\b[\w -]*:", makefile, re.M), target
     command_line = (ROOT / "flashlab/cli.py").read_text()
-    for command in set(re.findall(r"`?flashlab (lab|doctor|reset|bench|count)\b", README)):
+    for command in set(re.findall(r"`?flashlab (lab|doctor|reset|bench|count|check|progress|grade)\b", README)):
         assert f'"{command}"' in command_line
 
 
