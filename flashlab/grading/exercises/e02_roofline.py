@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
-from flashlab.grading.judge import values
+from flashlab.grading.exercise import Call, Exercise, Test
+from flashlab.grading.judge import hinted, values
 from flashlab.hardware import GPUS
 
 RETURNS = ("bound", "time_s", "attainable")
@@ -125,16 +125,6 @@ def queries_symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
 QUERIES = values(fewest, atol=0, rtol=0, imitations=QUERIES_IMITATIONS, symptom=queries_symptom)
 
 
-def hinted(judge, hint: str):
-    """The judge, with a hint where it knows no misconception."""
-
-    def with_hint(call: Call, answer: Answer) -> Finding | None:
-        finding = judge(call, answer)
-        said = SHAPES if finding and "has shape" in finding.what and call.arrays else hint
-        return finding and Finding(finding.what, finding.misconception, said, finding.input, finding.theirs, finding.expected)
-
-    return with_hint
-
 
 def kernels(flops, bytes_moved, peak=8.0, rate=2.0) -> dict:
     """One case of a layer: FLOPs and bytes of each kernel; a toy GPU with a ridge of 4 unless told otherwise."""
@@ -186,7 +176,7 @@ TESTS = {
     ),
 }  # fmt: skip
 CALLS = {
-    "layer_roofline": (layer_call, hinted(LAYER, BEFORE_TOTALS)),
+    "layer_roofline": (layer_call, hinted(LAYER, BEFORE_TOTALS, SHAPES)),
     "fewest_queries": (queries_call, hinted(QUERIES, "FLOPs over bytes must be at least the ridge. Write both with n_q and n_k, then solve for n_q; head_dim cancels.")),
 }
 

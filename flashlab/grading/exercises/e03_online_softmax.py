@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
-from flashlab.grading.judge import traffic, values
+from flashlab.grading.exercise import Call, Exercise, Test
+from flashlab.grading.judge import hinted, traffic, values
 from flashlab.traffic.trace import Trace
 
 STATE = ("row_max", "row_sum", "score_sum")
@@ -198,21 +198,13 @@ def read_again(call: Call, trace: Trace) -> str | None:
     return "scores read twice" if trace.bytes_by_tensor().get(("scores", "load"), 0) > call.served["scores"].nbytes else None
 
 
+RETURNED = "Return row_max, row_sum and score_sum, in this order, each with one number a row."
 HINTS = {
     "update": "The new maximum is the larger of the old one and the tile's. Both sums are relative to the old one: rescale them, then add what the tile gives relative to the new one.",
     "merge": "Each side's sums are relative to its own maximum. Bring both to the larger one, then add.",
     "row_entropy": "lse = row_max + log(row_sum), and entropy = lse - score_sum / row_sum.",
 }
 
-
-def hinted(judge, function: str):
-    """The judge, with the function's hint where it knows no misconception."""
-
-    def with_hint(call: Call, answer: Answer) -> Finding | None:
-        finding = judge(call, answer)
-        return finding and Finding(finding.what, finding.misconception, HINTS[function], finding.input, finding.theirs, finding.expected)
-
-    return with_hint
 
 
 def tile(rows, seen, tile, seed, **more) -> dict:
@@ -256,9 +248,9 @@ TESTS = {
     ),
 }  # fmt: skip
 KINDS = {
-    "update": (update_call, (hinted(UPDATE, "update"),)),
-    "merge": (merge_call, (hinted(MERGE, "merge"),)),
-    "row_entropy": (pass_call, (hinted(PASS, "row_entropy"), traffic(closed_form, read_again))),
+    "update": (update_call, (hinted(UPDATE, HINTS["update"], RETURNED),)),
+    "merge": (merge_call, (hinted(MERGE, HINTS["merge"], RETURNED),)),
+    "row_entropy": (pass_call, (hinted(PASS, HINTS["row_entropy"]), traffic(closed_form, read_again))),
 }
 
 EXERCISE = Exercise(

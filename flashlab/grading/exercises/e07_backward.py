@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
-from flashlab.grading.judge import values
+from flashlab.grading.exercise import Call, Exercise, Test
+from flashlab.grading.judge import hinted, values
 
 GRADIENTS = ("dq", "dk", "dv", "dbias")
 STEP = 1e-5  # of gradcheck: central differences then err by about 1e-10
@@ -221,15 +221,6 @@ HINTS = {
 }
 
 
-def hinted(judge, function: str):
-    """The judge, with the function's hint where it knows no misconception."""
-
-    def with_hint(call: Call, answer: Answer) -> Finding | None:
-        finding = judge(call, answer)
-        return finding and Finding(finding.what, finding.misconception, HINTS[function], finding.input, finding.theirs, finding.expected)
-
-    return with_hint
-
 
 def rows(n_q, heads, head_dim, seed, **more) -> dict:
     """One case of delta_of."""
@@ -267,6 +258,6 @@ EXERCISE = Exercise(
     title="The gradients, step by step",
     lesson="07_backward",
     tests=tuple(
-        Test(name, points, function, tuple(cases), CALLS[function], (hinted(judge, function),)) for name, (function, points, judge, cases) in TESTS.items()
+        Test(name, points, function, tuple(cases), CALLS[function], (hinted(judge, HINTS[function]),)) for name, (function, points, judge, cases) in TESTS.items()
     ),
 )
