@@ -18,7 +18,13 @@ MUTANTS = {
     "shorter time taken": ("one kernel", [(LONGER, "np.minimum(computing, moving).sum()")]),
     "roof of the sums": ("several kernels", [(LONGER, "max(computing.sum(), moving.sum())")]),
     "rates averaged": ("several kernels", [("flops.sum() / time_s", "(flops / np.maximum(computing, moving)).mean()")]),
-    "intensity of no bytes": ("corners", [("flops / peak_flops_per_s", "flops / np.minimum(peak_flops_per_s, flops / bytes_moved * bytes_per_s)"), ("np.maximum(computing, moving).sum()", "computing.sum()"), ("moving > computing", "flops / bytes_moved < peak_flops_per_s / bytes_per_s")]),
+    "intensity of no bytes": (
+        "corners",
+        [
+            ("flops / peak_flops_per_s", "flops / np.minimum(peak_flops_per_s, flops / bytes_moved * bytes_per_s)"), (LONGER, "computing.sum()"),
+            ("moving > computing", "flops / bytes_moved < peak_flops_per_s / bytes_per_s"),
+        ],
+    ),
     "rounded down": ("fewest queries", [("math.ceil", "int")]),
     "one too many": ("fewest queries", [("math.ceil(", "1 + int(")]),
     "elements instead of bytes": ("fewest queries", [("/ bytes_per_s * element_bytes", "/ bytes_per_s")]),
@@ -26,7 +32,7 @@ MUTANTS = {
     "o not written": ("fewest queries", [("(2 * n_k - r)", "(2 * n_k - r / 2)")]),
     "square attention assumed": ("fewest queries", [("math.ceil(r * n_k / (2 * n_k - r))", "math.ceil(r)")]),
     "ridge that is never reached": ("never", [(NEVER, "    if 2 * n_k == r:\n        return 0\n")]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("misconception", MUTANTS)

@@ -236,7 +236,11 @@ INF = float("inf")
 TESTS = {
     "update": ("update", 2, [by_hand([1, 3], [2, 5]), by_hand([], [1, 3]), by_hand([5], [1, 2]), tile(3, 4, 2, 1), tile(5, 16, 8, 2), tile(1, 30, 1, 3)]),
     "large scores": ("update", 1, [by_hand([1e4], [1e4 - 1, -1e4]), tile(4, 6, 4, 4, signs=1e4), tile(3, 5, 3, 5, shift=-1e4), tile(3, 2, 4, 6, large=300.0)]),
-    "masked": ("update", 2, [by_hand([1], [2, -INF]), by_hand([], [-INF, -INF]), by_hand([3], [-INF]), tile(6, 3, 3, 7, masked=0.5), tile(5, 4, 4, 8, masked=0.3, blind=(1, 3), unseen=(0,))]),
+    "masked": (
+        "update", 2,
+        [by_hand([1], [2, -INF]), by_hand([], [-INF, -INF]), by_hand([3], [-INF]), tile(6, 3, 3, 7, masked=0.5),
+         tile(5, 4, 4, 8, masked=0.3, blind=(1, 3), unseen=(0,))],
+    ),
     "merge": (
         "merge", 3,
         [two([1, 3], [2, 5]), two([4], [1, 2]), two([], [1, 3]), two([2], []), two([], []), two([1e4, -1e4], [-1e4]), sides(6, 20, 7, 9), sides(6, 20, 13, 9),
@@ -244,7 +248,8 @@ TESTS = {
     ),
     "one pass": (
         "row_entropy", 2,
-        [rows_of(1, 4, 2, 12), rows_of(3, 5, 2, 13), rows_of(7, 29, 8, 14, large=3.0), rows_of(4, 12, 5, 15, signs=1e4), rows_of(5, 9, 4, 16, masked=0.5, blind=(0, 3)), rows_of(2, 3, 8, 17, shift=-1e4), rows_of(3, 64, 4, 18)],
+        [rows_of(1, 4, 2, 12), rows_of(3, 5, 2, 13), rows_of(7, 29, 8, 14, large=3.0), rows_of(4, 12, 5, 15, signs=1e4),
+         rows_of(5, 9, 4, 16, masked=0.5, blind=(0, 3)), rows_of(2, 3, 8, 17, shift=-1e4), rows_of(3, 64, 4, 18)],
     ),
 }  # fmt: skip
 KINDS = {

@@ -249,7 +249,10 @@ TESTS = {
         "backward", 1, EXACT,
         [case(2, 2, 2, 18, heads=2), case(2, 2, 2, 19, heads=4, kv_heads=2), case(4, 5, 3, 20, heads=6, kv_heads=3, causal=True), case(3, 4, 2, 21, heads=3, kv_heads=1)],
     ),
-    "gradcheck": ("backward", 2, GRADCHECK, [case(2, 3, 2, 22), case(3, 4, 2, 23, heads=4, kv_heads=2, causal=True), case(5, 3, 3, 24, heads=2, kv_heads=1, causal=True)]),
+    "gradcheck": (
+        "backward", 2, GRADCHECK,
+        [case(2, 3, 2, 22), case(3, 4, 2, 23, heads=4, kv_heads=2, causal=True), case(5, 3, 3, 24, heads=2, kv_heads=1, causal=True)],
+    ),
 }  # fmt: skip
 CALLS = {"delta_of": delta_call, "through_softmax": softmax_call, "backward": backward_call}
 
