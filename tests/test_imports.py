@@ -32,7 +32,7 @@ RULES = {
     "kernels": {"runtime"},
     "bench": {"kernels", "hardware", "provenance", "runtime", "traffic"},
     "widgets": {"hardware", "traffic.memory"},
-    "grading": {"copies", "notebook", "reference", "runtime", "traffic"},
+    "grading": {"copies", "hardware", "notebook", "reference", "runtime", "traffic"},
     "grading.box": set(),  # what lies in the sandbox: nothing of ours but itself, and for kernels the tracer
     "grading.box.kernel_child": set(),
     "grading.box.gpu_child": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,6 +47,16 @@ def values(
         return None
 
     return judge
+
+
+def hinted(judge: Judge, hint: str, shape: str = "") -> Judge:
+    """The judge, with a hint for findings that name no misconception; `shape` is said instead where a shape is wrong."""
+
+    def with_hint(call: Call, answer: Answer) -> Finding | None:
+        finding = judge(call, answer)
+        return finding and replace(finding, hint=shape if shape and ("has shape" in finding.what or "came back" in finding.what) else hint)
+
+    return with_hint
 
 
 def differs(name: str, got, needed: np.ndarray, atol: float, rtol: float, dtype=None) -> str:
