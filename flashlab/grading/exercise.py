@@ -110,13 +110,32 @@ class Test:
 
 
 @dataclass(frozen=True)
+class OnGpu:
+    """A kernel's extra runs on a GPU, which give no marks: each case, in each of `dtypes`.
+
+    `call` makes the case as for a Test, in float32; its arrays are rounded to the dtype, except those in `statistics`.
+    `plain(tensors, options)` gives the outputs by name, in plain PyTorch and in the dtype of the tensors: in float64 it is
+    the truth, in the dtype itself the error that a kernel may have `times` of.
+    """
+
+    function: str
+    cases: tuple
+    call: Callable[..., Call]
+    plain: Callable[[Mapping, Mapping], Mapping]
+    statistics: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float16", "bfloat16")
+    times: float = 2.0
+
+
+@dataclass(frozen=True)
 class Exercise:
-    """`name` is the folder's and the notebook's; `tests` run in this order."""
+    """`name` is the folder's and the notebook's; `tests` run in this order, `on_gpu` after them where there is a GPU."""
 
     name: str
     title: str
     lesson: str
     tests: tuple[Test, ...]
+    on_gpu: tuple[OnGpu, ...] = ()
 
     @property
     def id(self) -> str:
