@@ -9,6 +9,7 @@ What happens to a submission, in the order of the files:
     judge             compares an answer with ours and says what differs
     misconceptions    what the difference usually means
     marks             every test, its points, the lines that `flashlab check` prints
+    budget, gpu_extra   errors held to twice plain PyTorch's; the extra runs on a GPU
     checking, progress  for the reader; grade, report and others for an instructor
     release           exercises/ from solutions/
 

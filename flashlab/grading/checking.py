@@ -6,15 +6,16 @@ import html
 from pathlib import Path
 
 from flashlab.errors import error
-from flashlab.grading import cells, marks, progress
+from flashlab.grading import cells, gpu_extra, marks, progress
 from flashlab.grading.exercise import Exercise, find
 
 
 class Checked:
     """What a check found: prints in a terminal, shown in a notebook, true if every test passed."""
 
-    def __init__(self, result: marks.Result) -> None:
+    def __init__(self, result: marks.Result, cells: dict[str, str] | None = None) -> None:
         self.result = result
+        self.on_gpu = gpu_extra.lines(result.exercise, cells) if result and cells else []  # worth no points
 
     def __bool__(self) -> bool:
         return bool(self.result)
@@ -22,7 +23,7 @@ class Checked:
     def __repr__(self) -> str:
         if self.result.unsolved:
             return f"{self.result.exercise.id} is not written yet: 0 of {self.result.exercise.points} points. Fill in the stub, run its cell, then this one again."
-        return "\n".join(marks.lines(self.result))
+        return "\n".join([*marks.lines(self.result), *self.on_gpu])
 
     def _repr_html_(self) -> str:
         return f"<pre style='white-space: pre-wrap'>{html.escape(repr(self))}</pre>"
@@ -37,19 +38,21 @@ def check(name: str, *, hidden: bool = False) -> Checked:
     if hidden:
         exercise = _hidden(exercise)
     made = [{"cell_type": "code", "source": source, "metadata": {}} for source in _ran(exercise)]
-    result = marks.mark(exercise, cells.solutions(made, exercise.functions), stop=True)
+    sources = cells.solutions(made, exercise.functions)
+    result = marks.mark(exercise, sources, stop=True)
     if result:
         progress.passed(exercise)
-    return Checked(result)
+    return Checked(result, {} if hidden else sources)
 
 
 def check_file(name: str, path: Path | None = None) -> Checked:
     """The same for a notebook file: `path`, else your copy in work/, else the one in exercises/."""
     exercise = find(name)
-    result = mark_notebook(exercise, path or progress.notebook_of(exercise), stop=True)
+    notebook = path or progress.notebook_of(exercise)
+    result = mark_notebook(exercise, notebook, stop=True)
     if result and path is None:
         progress.passed(exercise)
-    return Checked(result)
+    return Checked(result, cells.solutions(cells.read(notebook), exercise.functions) if result else {})
 
 
 def mark_notebook(exercise: Exercise, path: Path, *, stop: bool = False) -> marks.Result:

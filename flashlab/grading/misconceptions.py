@@ -16,7 +16,7 @@ MEANS: dict[str, str] = {
     "last ragged tile dropped": "The last tile is smaller than the others where the size is no multiple of the block. It was left out.",
     "padded keys not masked": "Places after the last key hold no keys. They were counted as if they did.",
     "top-left causal alignment": "With n_q not equal to n_k the mask is aligned to the bottom right: the last query sees the last key. Add n_k - n_q.",
-    "fully masked row gives NaN": "A row that sees no key has row_max = -inf, and -inf - (-inf) is NaN. Such a row gives 0, and lse = -inf.",
+    "fully masked row gives NaN": "A row that has seen no key, or none yet, has row_max = -inf, and -inf - (-inf) is NaN. Subtract 0 there. A row that never sees one gives 0, and lse = -inf.",
     "full n×n matrix built": "Memory for all n_q × n_k scores was asked for. Keep one tile of scores at a time.",
     "K/V read once per row": "k and v were read more often than once for each tile of queries. Load one tile of k and v, use it for all rows of the q tile.",
     "tiles above the diagonal visited": "A causal tile in which no query sees any key needs no load at all. Skip it.",
