@@ -65,16 +65,19 @@ class KernelMutants:
                     sources.append(source.replace(f"def {function}(", f"def {new}("))
         self.cell = "\n\n".join(sources)
 
+    def mark(self, misconception: str) -> marks.Result:
+        """The tests of the kernels that the mutant changes, up to the first that fails."""
+        new = self.names[misconception]
+        tests = tuple(replace(test, function=new[test.function]) for test in self.exercise.tests if test.function in new)
+        exercise = replace(self.exercise, tests=tests)
+        return marks.mark(exercise, dict.fromkeys(exercise.functions, self.cell), stop=True, limits=MANY, sessions=self.sessions)
+
     def assert_caught(self, misconception: str) -> None:
         """As the function assert_caught above; what follows a comma in the name only tells two mutants apart."""
-        test, new = self.mutants[misconception][0], self.names[misconception]
-        tests = tuple(replace(each, function=new.get(each.function, each.function)) for each in self.exercise.tests if set(new) & {each.function})
-        exercise = replace(self.exercise, tests=tests)
-        result = marks.mark(exercise, dict.fromkeys(exercise.functions, self.cell), stop=True, limits=MANY, sessions=self.sessions)
+        result, said = self.mark(misconception), misconception.split(",")[0]
         failure = result.first_failure
         assert failure is not None, f"{misconception}: the mutant passed"
-        said = misconception.split(",")[0]
-        assert (failure.test.name, failure.finding.misconception) == (test, said), failure.finding
+        assert (failure.test.name, failure.finding.misconception) == (self.mutants[misconception][0], said), failure.finding
         assert f"what this difference usually means: {said}. " in "\n".join(marks.lines(result))
 
     def close(self) -> None:

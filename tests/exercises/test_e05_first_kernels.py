@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from exercise_cells import KernelMutants, mutated, solution_of
+from exercise_cells import KernelMutants
 
-from flashlab.grading import marks
-from flashlab.grading.exercise import find
 from flashlab.grading.exercises import e05_first_kernels as e05
 
 # {misconception: (the test it fails first, the edits that make it)}; a second mutant of one has a number behind it

@@ -2,10 +2,9 @@
 
 import pytest
 
-from exercise_cells import KernelMutants, mutated, solution_of
+from exercise_cells import KernelMutants
 
 from flashlab.grading import marks
-from flashlab.grading.exercise import find
 
 SHIFT = "tl.where(new_max == -INF, 0.0, new_max)"
 # {misconception: (the test it fails first, the edits that make it)}; what follows a comma tells two mutants of one apart
@@ -29,6 +28,7 @@ MUTANTS = {
     "lse in base 2": ("plain", [("row_max + tl.log(row_sum)", "row_max * LOG2_E + tl.log2(row_sum)")]),
     "lse without the max": ("plain", [("row_max + tl.log(row_sum)", "tl.log(row_sum)")]),
     "K/V read once per row": ("plain bytes", [("        scores = scale", "        for again in range(0, BLOCK_Q):\n            k_tile = tl.load(k + kv_head * k_head + keys[:, None] * k_row + cols, mask=here, other=0.0)\n        scores = scale")]),
+    "causal mask missing": ("causal", [("    if CAUSAL:", "    if CAUSAL and GROUP == 0:")]),
     "causal mask off by one": ("causal", [("keys[None, :] <= rows", "keys[None, :] < rows")]),
     "mask with a finite number": ("causal", [("scores, -INF)", "scores, -1e4)")]),
     "top-left causal alignment": ("causal", [("rows + n_k - n_q", "rows"), ("BLOCK_Q + n_k - n_q", "BLOCK_Q")]),
@@ -56,3 +56,39 @@ def mutants():
 @pytest.mark.parametrize("misconception", MUTANTS)
 def test_each_misconception_is_caught_and_named(misconception, mutants):
     mutants.assert_caught(misconception)
+
+
+RIGHT = {
+    "e to the power of": [("tl.exp2((row_max - shift) * LOG2_E)", "tl.exp(row_max - shift)"), ("tl.exp2((scores - shift[:, None]) * LOG2_E)", "tl.exp(scores - shift[:, None])")],
+    "statistics in powers of two": [
+        ("scale * tl.dot", "(scale * LOG2_E) * tl.dot"), ("(row_max - shift) * LOG2_E", "row_max - shift"),
+        ("(scores - shift[:, None]) * LOG2_E", "scores - shift[:, None]"), ("row_max + tl.log(row_sum)", "(row_max + tl.log2(row_sum)) / LOG2_E"),
+    ],
+    "a loop that counts down": [("for step in range(0, tiles)", "for start in range((tiles - 1) * BLOCK_K, -1, -BLOCK_K)"), ("(tiles - 1 - step) * BLOCK_K", "start")],
+}  # fmt: skip
+IN_PART = {
+    "the first step alone": [("    if CAUSAL:", "    if CAUSAL and GROUP == 0:")],
+    "from the first tile on": [("(tiles - 1 - step) * BLOCK_K", "step * BLOCK_K")],
+}
+
+
+@pytest.fixture(scope="module")
+def others():
+    every = KernelMutants("e06", {name: ("", edits) for name, edits in (RIGHT | IN_PART).items()})
+    yield every
+    every.close()
+
+
+@pytest.mark.parametrize("way", RIGHT)
+def test_other_right_ways_get_full_marks(way, others):
+    result = others.mark(way)
+    assert result, "\n".join(marks.lines(result))
+
+
+def test_the_first_step_alone_gets_half_of_the_points(others):
+    result = others.mark("the first step alone")
+    assert [outcome.passed for outcome in result.outcomes] == [True, True, True, False] and result.points == 5
+
+
+def test_tiles_from_the_first_to_the_last_are_told(others):
+    assert "begin at [0, 16]; it is to visit [16, 0]" in others.mark("from the first tile on").first_failure.finding.what

@@ -237,7 +237,7 @@ SOFTMAX = {
     "softmax": [softmax(4, 4, 4, 1), softmax(4, 2, 2, 2, x="turned", y="turned"), softmax(8, 8, 4, 3, y="turned"), softmax(8, 16, 4, 4, dtype="float16")],
     "softmax ragged": [softmax(3, 2, 2, 5), softmax(3, 5, 4, 6), softmax(37, 11, 4, 7, x="turned"), softmax(50, 9, 8, 8, x="wide", y="wide"), softmax(1, 1, 4, 9)],
     "softmax large": [softmax(5, 3, 2, 10, sharp=1e3), softmax(5, 3, 2, 11, offset=LOW), softmax(9, 6, 4, 12, sharp=30.0, offset=6e4)],
-    "softmax bytes": [softmax(16, 8, 4, 13), softmax(37, 11, 4, 14, x="turned", y="wide"), softmax(70, 13, 8, 15, dtype="float16")],
+    "softmax bytes": [softmax(16, 8, 4, 13, dtype="float16"), softmax(37, 11, 4, 14, x="turned", y="wide"), softmax(70, 13, 8, 15)],
 }  # fmt: skip
 SCORES = {
     "scores": [scores(16, 16, 16, 16, 16, 16), scores(32, 48, 16, 16, 16, 17), scores(32, 16, 32, 16, 16, 18, dtype="float16")],

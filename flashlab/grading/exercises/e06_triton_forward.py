@@ -49,7 +49,7 @@ def call(case: dict) -> Call:
     return Call(arrays=arrays, options=options, strides=strides, stores=("o", "lse"), grid=(-(-n_q // case["block_q"]), heads))
 
 
-def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, modulo=False, no_max=False):
+def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, modulo=False, no_max=False, unmasked=False):
     """What standard attention in float64 gives with one thing done wrong; with nothing, the right answer."""
 
     def imitation(call: Call) -> dict[str, np.ndarray]:
@@ -62,7 +62,7 @@ def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse
         places = np.arange(n_k // block_k * block_k if keys == "whole tiles" else n_k + padding)
         k, v = k[:, places], v[:, places]
         scores = scale * call.options["scale"] * (q @ k.transpose(0, 2, 1))
-        if call.options["CAUSAL"]:
+        if call.options["CAUSAL"] and not unmasked:
             seen = places <= np.arange(n_q)[:, None] + (0 if topleft else n_k - n_q) + offset
             scores = np.where(seen, scores, -np.inf if finite is None else finite)
         row_max = scores.max(axis=2, initial=-np.inf)
@@ -116,6 +116,7 @@ IMITATIONS = {
     "lse without the max": attention(lse="no max"),
     "scale forgotten": lambda call: attention(scale=1 / call.options["scale"])(call),
     "scale applied twice": lambda call: attention(scale=call.options["scale"])(call),
+    "causal mask missing": attention(unmasked=True),
     "top-left causal alignment": attention(topleft=True),
     "causal mask off by one": attention(offset=-1),
     "last ragged tile dropped": attention(keys="whole tiles"),
