@@ -6,16 +6,15 @@ import html
 from pathlib import Path
 
 from flashlab.errors import error
-from flashlab.grading import cells, gpu_extra, marks, progress
+from flashlab.grading import cells, marks, progress
 from flashlab.grading.exercise import Exercise, find
 
 
 class Checked:
     """What a check found: prints in a terminal, shown in a notebook, true if every test passed."""
 
-    def __init__(self, result: marks.Result, cells: dict[str, str] | None = None) -> None:
+    def __init__(self, result: marks.Result) -> None:
         self.result = result
-        self.on_gpu = gpu_extra.lines(result.exercise, cells) if result and cells else []  # worth no points
 
     def __bool__(self) -> bool:
         return bool(self.result)
@@ -23,7 +22,7 @@ class Checked:
     def __repr__(self) -> str:
         if self.result.unsolved:
             return f"{self.result.exercise.id} is not written yet: 0 of {self.result.exercise.points} points. Fill in the stub, run its cell, then this one again."
-        return "\n".join([*marks.lines(self.result), *self.on_gpu])
+        return "\n".join(marks.lines(self.result))
 
     def _repr_html_(self) -> str:
         return f"<pre style='white-space: pre-wrap'>{html.escape(repr(self))}</pre>"
@@ -38,21 +37,30 @@ def check(name: str, *, hidden: bool = False) -> Checked:
     if hidden:
         exercise = _hidden(exercise)
     made = [{"cell_type": "code", "source": source, "metadata": {}} for source in _ran(exercise)]
-    sources = cells.solutions(made, exercise.functions)
-    result = marks.mark(exercise, sources, stop=True)
+    result = marks.mark(exercise, cells.solutions(made, exercise.functions), stop=True)
     if result:
         progress.passed(exercise)
-    return Checked(result, {} if hidden else sources)
+        _add_gpu(result, cells.solutions(made, exercise.functions))
+    return Checked(result)
 
 
 def check_file(name: str, path: Path | None = None) -> Checked:
     """The same for a notebook file: `path`, else your copy in work/, else the one in exercises/."""
     exercise = find(name)
-    notebook = path or progress.notebook_of(exercise)
-    result = mark_notebook(exercise, notebook, stop=True)
-    if result and path is None:
-        progress.passed(exercise)
-    return Checked(result, cells.solutions(cells.read(notebook), exercise.functions) if result else {})
+    result = mark_notebook(exercise, path or progress.notebook_of(exercise), stop=True)
+    if result:
+        _add_gpu(result, cells.solutions(cells.read(path or progress.notebook_of(exercise)), exercise.functions))
+        if path is None:
+            progress.passed(exercise)
+    return Checked(result)
+
+
+def _add_gpu(result: marks.Result, sources: dict[str, str]) -> None:
+    """The same tests on this machine's GPU, if there is one and the exercise has kernels."""
+    from flashlab import runtime
+
+    if any(test.kernel for test in result.exercise.tests) and runtime.device() == "cuda":
+        result.extra = marks.on_gpu(result.exercise, sources)
 
 
 def mark_notebook(exercise: Exercise, path: Path, *, stop: bool = False) -> marks.Result:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashlab.grading.exercise import Answer, Call, Exercise, Finding, OnGpu, Test
+from flashlab.grading.budget import within_budget
+from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
 from flashlab.grading.judge import tiles_at_most, traffic, values
 from flashlab.traffic.trace import Trace
 
@@ -39,7 +40,7 @@ def softmax_call(case: dict) -> Call:
     options = {f"{name}_{axis}": stride for name in strides for axis, stride in zip(("row", "col"), strides[name])}
     options |= {"n_k": shape[0], "n_q": shape[1], "KEYS": power_of_two(shape[0]), "BLOCK_Q": case["block_q"]}
     return Call(
-        arrays={"x": x, "y": np.full_like(x, UNTOUCHED)}, options=options, strides=strides, stores=("y",), grid=(-(-shape[1] // case["block_q"]),),
+        arrays={"x": x, "y": np.full_like(x, UNTOUCHED)}, options=options, strides=strides, stores=("y",), grid=(-(-shape[1] // case["block_q"]),), cast=case.get("cast"),
     )  # fmt: skip
 
 
@@ -157,7 +158,7 @@ def scores_call(case: dict) -> Call:
     options = {f"{name}_row": rows for name, (rows, _) in strides.items()}
     options |= {"n_q": n_q, "n_k": n_k, "head_dim": head_dim, "scale": SCALE, "DIM": power_of_two(head_dim, 16)}
     options |= {"BLOCK_Q": case["block_q"], "BLOCK_K": case["block_k"]}
-    return Call(arrays=arrays, options=options, strides=strides, stores=("scores",), grid=(-(-n_k // case["block_k"]),))
+    return Call(arrays=arrays, options=options, strides=strides, stores=("scores",), grid=(-(-n_k // case["block_k"]),), cast=case.get("cast"))
 
 
 def scores_of(call: Call, scale: float | None = None) -> dict[str, np.ndarray]:
@@ -248,29 +249,30 @@ SCORES = {
     "scores bytes": [scores(48, 32, 16, 16, 16, 24), scores(50, 70, 20, 16, 32, 25), scores(37, 50, 40, 32, 16, 26, dtype="float16", layout="wide")],
 }  # fmt: skip
 POINTS = {"softmax": 2, "softmax ragged": 1, "softmax large": 1, "softmax bytes": 1, "scores": 2, "scores ragged": 1, "scores bytes": 2}
+CASTS = ("float16", "bfloat16")  # on a reader's GPU, with sizes that the interpreter would take minutes for
+ON_GPU = {
+    "softmax": [softmax(500, 300, 4, 30, cast=cast) for cast in CASTS] + [softmax(1000, 77, 8, 31, x="turned", y="wide", sharp=5.0, cast=cast) for cast in CASTS],
+    "scores": [scores(500, 300, 64, 64, 64, 32, cast=cast) for cast in CASTS] + [scores(333, 200, 80, 32, 64, 33, layout="wide", cast=cast) for cast in CASTS],
+}
+
+
+def tests(cases: dict, function: str, call, judges: tuple, bytes_judge, plain) -> tuple[Test, ...]:
+    """The tests of one kernel; the bytes are judged where a test's name ends so."""
+    return tuple(
+        Test(
+            name, POINTS[name], function, tuple(cases[name]), call, judges + ((bytes_judge,) if name.endswith("bytes") else ()), kernel=True,
+            gpu_cases=tuple(ON_GPU.get(name, ())), gpu_judges=(within_budget(plain),),
+        )
+        for name in cases
+    )  # fmt: skip
+
 
 EXERCISE = Exercise(
     name="e05_first_kernels",
     title="A softmax and a matrix of scores, as kernels",
     lesson="05_triton_primer",
     tests=(
-        *(
-            Test(
-                name, POINTS[name], "softmax_keys_kernel", tuple(cases), softmax_call,
-                (softmax_values, tiles_at_most(softmax_tile)) + ((traffic(softmax_bytes, not_fused),) if name == "softmax bytes" else ()), kernel=True,
-            )
-            for name, cases in SOFTMAX.items()
-        ),
-        *(
-            Test(
-                name, POINTS[name], "scores_by_key_kernel", tuple(cases), scores_call,
-                (scores_values, tiles_at_most(scores_tile)) + ((traffic(scores_bytes, loaded_again),) if name == "scores bytes" else ()), kernel=True,
-            )
-            for name, cases in SCORES.items()
-        ),
+        *tests(SOFTMAX, "softmax_keys_kernel", softmax_call, (softmax_values, tiles_at_most(softmax_tile)), traffic(softmax_bytes, not_fused), plain_softmax),
+        *tests(SCORES, "scores_by_key_kernel", scores_call, (scores_values, tiles_at_most(scores_tile)), traffic(scores_bytes, loaded_again), plain_scores),
     ),
-    on_gpu=(
-        OnGpu("softmax_keys_kernel", (softmax(500, 300, 4, 30), softmax(1000, 77, 8, 31, x="turned", sharp=5.0, y="wide")), softmax_call, plain_softmax),
-        OnGpu("scores_by_key_kernel", (scores(500, 300, 64, 64, 64, 32), scores(333, 200, 80, 32, 64, 33, layout="wide")), scores_call, plain_scores),
-    ),
-)  # fmt: skip
+)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from flashlab.grading.budget import within_budget
-from flashlab.grading.exercise import Answer, Call, Exercise, Finding, OnGpu, Test
+from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
 from flashlab.grading.judge import tiles_at_most, traffic, values
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import model
@@ -46,7 +46,7 @@ def call(case: dict) -> Call:
     options |= {"n_q": n_q, "n_k": n_k, "scale": d**-0.5, "GROUP": group, "CAUSAL": case.get("causal", False)}
     options |= {"HEAD_DIM": d, "BLOCK_Q": case["block_q"], "BLOCK_K": case["block_k"]}
     arrays["lse"] = np.full((heads, n_q), UNTOUCHED, np.float32)
-    return Call(arrays=arrays, options=options, strides=strides, stores=("o", "lse"), grid=(-(-n_q // case["block_q"]), heads))
+    return Call(arrays=arrays, options=options, strides=strides, stores=("o", "lse"), grid=(-(-n_q // case["block_q"]), heads), cast=case.get("cast"), exact=("lse",))
 
 
 def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, modulo=False, no_max=False, unmasked=False):
@@ -272,19 +272,25 @@ TESTS = {
     ]),
 }  # fmt: skip
 
+# On a reader's GPU, with sizes that the interpreter would take minutes for.
+ON_GPU = [
+    {**sizes, "cast": cast}
+    for cast in ("float16", "bfloat16")
+    for sizes in (
+        case(500, 500, 64, 64, 64, 30, heads=4), case(300, 700, 64, 64, 32, 31, heads=4, causal=True, layout="wide"),
+        case(300, 100, 64, 32, 64, 32, heads=2, causal=True), case(257, 513, 128, 64, 32, 33, heads=6, group=3, causal=True, layout="heads"),
+    )
+]  # fmt: skip
+
 EXERCISE = Exercise(
     name="e06_triton_forward",
     title="FlashAttention's forward kernel",
     lesson="06_triton_forward",
-    tests=tuple(Test(name, points, "flash_tokens_kernel", tuple(cases), call, judges, kernel=True) for name, (points, judges, cases) in TESTS.items()),
-    on_gpu=(
-        OnGpu(
-            "flash_tokens_kernel",
-            (
-                case(500, 500, 64, 64, 64, 30, heads=4), case(300, 700, 64, 64, 32, 31, heads=4, causal=True, layout="wide"),
-                case(300, 100, 64, 32, 64, 32, heads=2, causal=True), case(257, 513, 128, 64, 32, 33, heads=6, group=3, causal=True, layout="heads"),
-            ),
-            call, plain, statistics=("lse",),
-        ),
+    tests=tuple(
+        Test(
+            name, points, "flash_tokens_kernel", tuple(cases), call, judges, kernel=True,
+            gpu_cases=tuple(ON_GPU if name == "error budget" else ()), gpu_judges=(BUDGET,),
+        )
+        for name, (points, judges, cases) in TESTS.items()
     ),
 )  # fmt: skip
