@@ -7,6 +7,10 @@ from exercise_cells import KernelMutants
 from flashlab.grading import marks
 
 SHIFT = "tl.where(new_max == -INF, 0.0, new_max)"
+HEADS_FIRST = [
+    *((f"{at} * {name}_row", f"{at} * HEAD_DIM") for name, at in (("q", "rows"), ("k", "keys[:, None]"), ("v", "keys[:, None]"), ("o", "rows"))),
+    *((f"{head} * {name}_head", f"{head} * {n} * HEAD_DIM") for name, head, n in (("q", "head", "n_q"), ("k", "kv_head", "n_k"), ("v", "kv_head", "n_k"), ("o", "head", "n_q"))),
+]
 # {misconception: (the test it fails first, the edits that make it)}; what follows a comma tells two mutants of one apart
 MUTANTS = {
     "no running max": (
@@ -19,7 +23,7 @@ MUTANTS = {
     "divided inside the loop": ("plain", [("        row_max = new_max", "        acc = acc / row_sum[:, None]\n        row_max = new_max"), ("acc / whole[:, None]", "acc")]),
     "scale forgotten": ("plain", [("scale * tl.dot", "tl.dot")]),
     "scale applied twice": ("plain", [("scale * tl.dot", "scale * scale * tl.dot")]),
-    "stride assumed contiguous": ("plain", [(f"{x} * {t}_row", f"{x} * HEAD_DIM") for t, x in (("q", "rows"), ("k", "keys[:, None]"), ("v", "keys[:, None]"), ("o", "rows"))] + [("head * q_head", "head * n_q * HEAD_DIM"), ("head * o_head", "head * n_q * HEAD_DIM"), ("kv_head * k_head", "kv_head * n_k * HEAD_DIM"), ("kv_head * v_head", "kv_head * n_k * HEAD_DIM")]),
+    "stride assumed contiguous": ("plain", HEADS_FIRST),
     "stride assumed contiguous, of v": ("plain bytes", [("keys[:, None] * v_row", "keys[:, None] * k_row"), ("kv_head * v_head", "kv_head * k_head")]),
     "last ragged tile dropped": ("plain ragged", [("tl.cdiv(end, BLOCK_K)", "end // BLOCK_K")]),
     "padded keys not masked": ("plain ragged", [("seen = keys[None, :] < n_k", "seen = keys[None, :] >= 0")]),

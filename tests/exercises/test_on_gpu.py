@@ -1,4 +1,4 @@
-"""The extra calls on a GPU: every kernel exercise's solution passes there in float16 and bfloat16. No bwrap, no nbgrader.
+"""The extra calls on a GPU: every kernel exercise's solution passes there in float16 and bfloat16 too. No bwrap, no nbgrader.
 
 On a machine with a GPU: python3 -m pytest -m gpu tests/exercises
 """
@@ -31,7 +31,7 @@ def test_each_kernel_has_calls_for_a_gpu_in_both_types(name):
     tests = find(name).tests
     for function in {test.function for test in tests if test.kernel}:
         calls = [test.call(case) for test in tests for case in test.gpu_cases if test.function == function]
-        assert {call.cast for call in calls} == {"float16", "bfloat16"}, function
+        assert {call.cast for call in calls} >= {"float16", "bfloat16"}, function
 
 
 def test_the_kernel_exercises_are_among_them():
@@ -49,6 +49,13 @@ def test_solutions_are_within_the_budget_on_a_gpu(name):
 def test_a_wrong_kernel_is_told_on_a_gpu():
     (outcome,) = marks.on_gpu(find("e06"), mutated("e06", [("scores, -INF)", "scores, -2.0)")]))
     assert not outcome.passed and "plain PyTorch in float16" in outcome.finding.what
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["e05", "e06"])
+def test_tf32_is_told_on_a_gpu(name):
+    outcomes = marks.on_gpu(find(name), mutated(name, [(', input_precision="ieee"', "")]))
+    assert "plain PyTorch in float32" in outcomes[-1].finding.what, said(outcomes)
 
 
 @pytest.mark.skipif(runtime.device() == "cuda", reason="the interpreter's turn")
