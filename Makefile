@@ -2,6 +2,7 @@
 # make test        every test, the lessons included; browser tests need Chromium
 # make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
 # make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
+# make reproduce   on a GPU, about 20 minutes: every recorded result, every figure (into figures/), then what record does
 # make exercises   exercises/ from solutions/, for instructors
 # make student-release   build/flashlab-student: the course without solutions/ and hidden tests
 # make test-triton-versions   the tracer's tests on the oldest, a middle and the newest Triton of the range
@@ -10,7 +11,7 @@
 # PYTHON=...       with lab and test: the Python to make .venv from (default: the first of 3.13, 3.12, 3.11, python3)
 # LAB_ARGS=...     options for `flashlab lab`, e.g. LAB_ARGS="--port 9000 --no-browser"
 # JOBS=2           how many tests run at once
-# NOTEBOOKS=...    with record: which notebooks (default: every lesson)
+# NOTEBOOKS=...    with record: which notebooks (default: every lesson and lab)
 
 SHELL := /bin/bash
 VENV := .venv
@@ -18,7 +19,7 @@ JOBS ?= 2
 HERE := $(VENV)/bin/python
 RUN := $(if $(PYTHON),$(PYTHON),$(HERE))
 
-.PHONY: lab test test-gpu record exercises student-release test-triton-versions
+.PHONY: lab test test-gpu record reproduce exercises student-release test-triton-versions
 
 lab: $(VENV)/.flashlab
 	@$(say_unused)
@@ -29,8 +30,8 @@ test: $(VENV)/.flashlab-test
 	@$(call run_tests,$(HERE))
 
 # With PYTHON given nothing is made and nothing installed: a GPU node may have no network.
-test-gpu record: $(if $(PYTHON),,$(VENV)/.flashlab-test)
-test-gpu record: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+test-gpu record reproduce: $(if $(PYTHON),,$(VENV)/.flashlab-test)
+test-gpu record reproduce: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 test-gpu:
 	@$(RUN) -m flashlab.cli doctor --gpu
@@ -38,6 +39,14 @@ test-gpu:
 
 record:
 	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
+
+# What fails is said, and the rest goes on.
+reproduce:
+	@$(RUN) -m flashlab.cli doctor --gpu
+	@status=0; run() { echo "== flashlab $$*"; $(RUN) -m flashlab.cli "$$@" || status=1; }; \
+	run bench forward --figures figures; run bench backward --figures figures; run bench growth --figures figures; \
+	run bench steps; run bench lengths --figures figures --page notebooks/labs/lab1_speedup_vs_length.md; \
+	run count --record --budget 400; run count --record steps --budget 200; run record $(NOTEBOOKS); exit $$status
 
 exercises: $(VENV)/.flashlab-test
 	@$(HERE) -m flashlab.grading.release
@@ -58,7 +67,7 @@ $(VENV)/.flashlab-test: pyproject.toml
 	@touch $(VENV)/.flashlab $@
 
 # $(call run_tests,python): first the timed tests, one at a time, for their table of times (xdist would not time them);
-# then everything: unit tests, doctests and every lesson, whose cells --dist loadscope keeps in one process.
+# then everything: unit tests, doctests, every lesson and lab, whose cells --dist loadscope keeps in one process.
 define run_tests
 set -e; \
 has() { $(1) -c "import $$1" 2>/dev/null; }; \
@@ -67,7 +76,7 @@ if ! has xdist; then options=(); echo "pytest-xdist is not installed: one test a
 if has pytest_benchmark; then $(1) -m pytest tests -q -k test_bench --benchmark-columns=median,rounds; \
 else options+=(-k "not test_bench"); echo "pytest-benchmark is not installed: the timed tests are left out."; fi; \
 $(1) -m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
-    $(wildcard notebooks/*.ipynb) "$${options[@]}" $(PYTEST_ARGS)
+    $(wildcard notebooks/*.ipynb notebooks/labs/*.ipynb) "$${options[@]}" $(PYTEST_ARGS)
 endef
 
 # What TORCH and PYTHON ask for and a $(VENV) made before does not have: it stays as it is, and that is said.

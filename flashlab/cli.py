@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     reset.set_defaults(call=run_reset)
 
     record = commands.add_parser("record", help="run lessons on a GPU and store what they show, for authors")
-    record.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
+    record.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson and lab")
     record.set_defaults(call=run_record)
 
     count = commands.add_parser("count", help="count the bytes of a Triton kernel in your own file, by tracing or by the GPU's counters")
@@ -60,15 +60,15 @@ def parser() -> argparse.ArgumentParser:
     measured.add_argument("--heads", type=int, default=16)
     measured.add_argument("--dtype", default="bfloat16")
     measured.add_argument("--causal", action="store_true")
-    measured.add_argument("--record", action="store_true", help="count the whole grid and keep it, for authors; needs no TARGET")
+    measured.add_argument("--record", action="store_true", help="count the whole grid, or with TARGET steps lesson 09's ladder, and keep it, for authors")
     measured.add_argument("--out", type=Path, metavar="FILE", help="where records are added (default: the GPU's file in flashlab/traffic/recorded/)")
     measured.add_argument("--budget", type=float, metavar="SECONDS", help="with --record: begin nothing new after this long (default: 110)")
     measured.add_argument("--log", type=Path, metavar="FILE", help="with --record: where ncu's own text is added")
     count.set_defaults(call=run_count)
 
     bench = commands.add_parser("bench", help="time our kernels beside PyTorch's and others on this GPU, or compare two results")
-    what = "a pass on the grid, time and memory up to n = 131,072, or two files of results"
-    bench.add_argument("what", choices=("forward", "backward", "growth", "compare"), help=what)
+    what = "a pass on the grid, time and memory up to n = 131,072, lesson 09's ladder, lab 1's lengths, or two files of results"
+    bench.add_argument("what", choices=("forward", "backward", "growth", "steps", "lengths", "compare"), help=what)
     bench.add_argument("files", nargs="*", type=Path, metavar="FILE", help="for compare: OLD.jsonl NEW.jsonl")
     bench.add_argument("--quick", action="store_true", help="fewer sizes and peers: an answer within a minute")
     bench.add_argument("--out", type=Path, metavar="FILE", help="where results are added (default: the GPU's file in flashlab/bench/recorded/, else here)")
@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--resume", action="store_true", help="go on with an interrupted run of today")
     bench.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV too, with what follows from them")
     bench.add_argument("--figures", type=Path, metavar="FOLDER", help="draw the figures as PNG files")
+    bench.add_argument("--page", type=Path, metavar="FILE", help="with lengths, for authors: fill the table of lab 1's instructor page")
     bench.set_defaults(call=run_bench)
 
     check = commands.add_parser("check", help="run an exercise's tests on your notebook; stops at the first failure")
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     grade.add_argument("--exercise", required=True, help="e04 or its whole name")
     grade.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER", help="where results go (default: grades/)")
     grade.add_argument("--roster", type=Path, metavar="CANVAS.csv", help="Canvas's gradebook export; also writes grades_canvas.csv")
+    grade.add_argument("--gradebook", type=Path, metavar="gradebook.db", help="nbgrader's: marks given by hand come from it, ours go into it")
     grade.add_argument("--jobs", type=int, default=2, help="submissions marked at once (default: 2)")
     grade.add_argument("--unsafe", action="store_true", help="mark without a sandbox where bwrap does not work")
     grade.set_defaults(call=run_grade)
@@ -145,7 +147,8 @@ def run_count(options: argparse.Namespace) -> int:
     from flashlab import count_measured
 
     if options.record:
-        return count_measured.record(options.out, options.budget, options.log)
+        what = {"what": options.target} if options.target else {}
+        return count_measured.record(options.out, options.budget, options.log, **what)
     sizes = {name: getattr(options, name) for name in ("batch", "heads", "causal", "dtype")}
     return count_measured.report(options.target, options.pass_, count_measured.problems(options.n, options.head_dim, **sizes))
 
@@ -175,7 +178,7 @@ def run_grade(options: argparse.Namespace) -> int:
     from flashlab.grading.grade import grade
 
     return grade(
-        options.submissions, options.exercise, options.out, roster=options.roster, jobs=options.jobs, unsafe=options.unsafe,
+        options.submissions, options.exercise, options.out, roster=options.roster, gradebook=options.gradebook, jobs=options.jobs, unsafe=options.unsafe,
     )  # fmt: skip
 
 

@@ -42,11 +42,11 @@ def _number(value: int | None) -> str:
 
 
 def table(counted: Counted) -> str:
-    """The sentence, what the formulas say, and a row for each launch: bytes where no unit is named."""
+    """The sentence, what formulas, trace and L2 model say, and a row for each launch: bytes where no unit is named."""
     rows = [list(COLUMNS), *([make(one) for make in COLUMNS.values()] for one in counted.launches)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))) for row in rows]
-    return "\n".join([repr(counted), _formulas(counted), *(line.rstrip() for line in lines)])
+    return "\n".join([repr(counted), _formulas(counted), *_traced(counted), *(line.rstrip() for line in lines)])
 
 
 def _formulas(counted: Counted) -> str:
@@ -55,6 +55,20 @@ def _formulas(counted: Counted) -> str:
         return f"by formula: standard attention's backward moves {model.standard_backward_traffic(counted.problem).bytes_moved:,} bytes"
     least, most = (formula(counted.problem).bytes_moved for formula in (model.fused_traffic, model.standard_traffic))
     return f"by formula: q, k, v and o once are {least:,} bytes, standard attention moves {most:,}"
+
+
+def _traced(counted: Counted) -> list[str]:
+    """Of our own kernels also the closed form with their tiles, their trace, and what the L2 model makes of it: one line, or none."""
+    from flashlab.bench.three_ways import row_of  # not at the top: it loads torch and Triton
+
+    row = row_of(counted)
+    if row.traced is None:
+        return []
+    dram = row.modelled_dram
+    return [
+        f"with its tiles: {row.predicted_bytes:,} bytes asked for by formula, {row.traced.moved:,} traced; by the L2 model of the trace"
+        f" {dram.read:,} bytes read from DRAM and {dram.written:,} written"
+    ]
 
 
 def problems(
@@ -91,9 +105,11 @@ def _told(one: Uncounted) -> str:
     return f"{name(one)}: {'failed' if one.failed else 'not counted'}: {one.why}"
 
 
-def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None) -> int:
-    """Count the whole grid into a file, for authors; returns the exit status, 1 if a workload failed."""
+def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None, *, what: str = "") -> int:
+    """Count the whole grid, or lesson 09's "steps", into a file, for authors; returns the exit status, 1 if a workload failed."""
     options = {} if budget_s is None else {"budget_s": budget_s}
+    if what == "steps":
+        options["parts"] = counter_records.ladder()
     path, added, missing = counter_records.record(out, log=log, told=lambda text: print(text, flush=True), **options)
     for why in dict.fromkeys((one.workload, one.pass_, one.why) for one in missing):
         cells = [one for one in missing if (one.workload, one.pass_, one.why) == why]

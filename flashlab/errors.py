@@ -224,7 +224,12 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "mask_device": (ValueError, "a tensor in mask is on {given}, but q is on {needed}; both need the same device. Move it: tensor.to(q.device)."),
     "bench_part": (LookupError, "part {given!r} is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another."),
+    "steps_name": (LookupError, "the ladder has no step {given!r}; its steps are: {allowed}. Pass one or more of these."),
+    "steps_head_dim": (LookupError, "the steps are timed at head_dim {allowed}, not {given}. Pass one of these, or time kernels.steps.step yourself."),
     "bench_device": (LookupError, "no GPU {given!r} is here; there are: {allowed}. Pass e.g. --device cuda:0."),
+    "bench_head_dim": (LookupError, "{what} has head dimensions of its own; --head-dim is for forward and backward. Leave it out."),
+    "bench_page": (LookupError, "{what} fills no page. Only lengths does: flashlab bench lengths --page notebooks/labs/lab1_speedup_vs_length.md."),
+    "page_marks": (LookupError, "{page} has no line {mark!r}, between two of which the table goes. Put both back, as `git diff` shows them."),
     "bench_compare": (LookupError, "compare takes two files of records, and was given {given}: flashlab bench compare OLD.jsonl NEW.jsonl."),
     "bench_files": (LookupError, "{what} takes no files, and was given {given}. Results go to --out FILE; two files are for compare."),
     "timed_spread": (
@@ -288,6 +293,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "submissions_missing": (FileNotFoundError, "there is no {given}. Pass a folder of notebooks, or the zip of Canvas or Moodle."),
     "submissions_kind": (ValueError, "{given} is neither a folder nor a zip. Pass a folder of notebooks, or the zip of Canvas or Moodle."),
     "roster": (ValueError, "{given} is no gradebook of Canvas: {why}. Export it in Canvas under Grades, Export, and pass that file."),
+    "gradebook": (ValueError, "nbgrader's gradebook {given} cannot be used: {why}. Pass the gradebook.db of this course, or leave --gradebook out."),
     "no_sandbox": (
         RuntimeError,
         "students' code is marked in a sandbox only, and here {why}. {fix}. To mark without one all the same, where nothing can be lost:"

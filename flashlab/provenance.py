@@ -57,6 +57,11 @@ def reached(name: str, folder: Path = KERNELS) -> tuple[str, ...]:
 
     Not api.py: others borrow its checks of arguments, and none of what it launches.
     """
+    return _reached(name, folder, tuple(sorted((path.name, path.stat().st_mtime_ns) for path in folder.glob("*.py"))))
+
+
+@cache
+def _reached(name: str, folder: Path, changed: tuple) -> tuple[str, ...]:
     found, todo = set(), [name]
     while todo:
         name = todo.pop()

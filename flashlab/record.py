@@ -1,6 +1,6 @@
 """Runs lessons on a GPU and stores what they show, so that a reader without one sees real numbers.
 
-    flashlab record [NOTEBOOK ...]     default: every lesson in notebooks/
+    flashlab record [NOTEBOOK ...]     default: every lesson in notebooks/, then every lab in notebooks/labs/
 
 A notebook is written only after all of its cells have run. Cell ids and the notebook's own metadata stay as they are;
 timings and widget state are left out, and where an output has a still picture or a text besides its widget, the widget
@@ -25,9 +25,22 @@ def strip(notebook) -> None:
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if cell.get("outputs"):
+            cell.outputs = joined(cell.outputs)
         for output in cell.get("outputs", []):
             if len(output.get("data", {})) > 1:
                 output.data.pop(WIDGET, None)
+
+
+def joined(outputs: list) -> list:
+    """The same outputs, with text that was printed piece by piece in one piece: pages show a gap between two."""
+    kept = []
+    for output in outputs:
+        if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
 
 
 def execute(path: Path):
@@ -66,7 +79,7 @@ def write(notebook, path: Path) -> None:
 
 
 def record(notebooks: list[Path] = ()) -> list[Path]:
-    """Run each notebook (default: every lesson) on the GPU and store its outputs; returns the paths written.
+    """Run each notebook (default: every lesson and lab) on the GPU and store its outputs; returns the paths written.
 
     Raises RuntimeError without a GPU or when a cell fails, FileNotFoundError for a path that is no notebook.
     """
@@ -74,7 +87,8 @@ def record(notebooks: list[Path] = ()) -> list[Path]:
     if not notebooks:
         from flashlab.copies import find_course
 
-        notebooks = sorted((find_course() / "notebooks").glob("*.ipynb"))
+        folder = find_course() / "notebooks"
+        notebooks = [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("labs/*.ipynb"))]
     for path in map(Path, notebooks):
         if path.suffix != ".ipynb" or not path.is_file():
             raise error("record_missing", given=path)

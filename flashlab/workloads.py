@@ -27,6 +27,7 @@ import triton.language as tl
 
 from flashlab import runtime
 from flashlab.bench.peers import PEERS, Peer
+from flashlab.bench.steps import PEERS as STEPS
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 
@@ -58,6 +59,7 @@ def _flash1(q, k, v, *, is_causal, scale):
 
 NAMED = {
     **PEERS,
+    **STEPS,
     "standard": Peer("standard", _standard),
     "unfused": Peer("unfused", _unfused, passes=("forward",), cuda_only=True),
     "flash1": Peer("flash1", _flash1, passes=("forward",), cuda_only=True),

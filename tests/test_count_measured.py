@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent / "traffic"))
 import fake_ncu as fake
 
 from flashlab import cli, count_measured
+from flashlab.bench.three_ways import row_of
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, ncu
@@ -23,10 +24,13 @@ HERE = Counted("triton", "forward", PROBLEM, LAUNCHES, "counted here, on the NVI
 
 def test_the_table():
     lacking = replace(LAUNCHES[1], tensor_percent=None, sm_bytes_read=None)
+    dram = row_of(HERE).modelled_dram
     assert count_measured.table(replace(HERE, launches=(LAUNCHES[0], lacking))) == (
         "triton forward, n 4,096, head_dim 128, full: 2 launches, 25,296,896 bytes read from DRAM, 8,388,608 written, 580,911,104 through"
         " the L2, 2.04 ms (counted here, on the NVIDIA H200)\n"
         "by formula: q, k, v and o once are 67,108,864 bytes, standard attention moves 2,214,592,512\n"
+        "with its tiles: 1,107,558,400 bytes asked for by formula, 1,107,558,400 traced; by the L2 model of the trace"
+        f" {dram.read:,} bytes read from DRAM and {dram.written:,} written\n"
         "kernel                            programs  threads  registers    SRAM  occupancy     ms   DRAM read  DRAM written           L2"
         "       to SMs   from SMs   shared  tensor\n"
         "forward_kernel                         512      128        128  66,568  25 of 25%  1.020  12,648,448     4,194,304  290,455,552"
@@ -36,6 +40,7 @@ def test_the_table():
     )
     backward = count_measured.table(replace(HERE, pass_="backward"))
     assert "by formula: standard attention's backward moves 3,892,314,112 bytes" in backward
+    assert "with its tiles" not in count_measured.table(replace(HERE, workload="sdpa-flash"))
 
 
 def test_a_problem_for_each_size():

@@ -32,8 +32,10 @@ RULES = {
     "kernels": {"runtime"},
     "bench": {"kernels", "hardware", "provenance", "runtime", "traffic"},
     "widgets": {"hardware", "traffic.memory"},
-    "grading": {"copies", "reference", "runtime", "traffic"},
-    "grading.box": set(),
+    "grading": {"copies", "notebook", "reference", "runtime", "traffic"},
+    "grading.box": set(),  # what lies in the sandbox: nothing of ours but itself, and for kernels the tracer
+    "grading.box.kernel_child": set(),
+    "grading.box.gpu_child": set(),
     "driver": set(),
     "runtime": {"driver"},
     "machine": {"driver", "runtime"},
@@ -43,9 +45,9 @@ RULES = {
     "record": {"copies", "runtime"},
     "smoke": {"runtime"},
     "provenance": {"driver"},
-    "workloads": {"bench.peers", "kernels", "runtime"},
+    "workloads": {"bench.peers", "bench.steps", "kernels", "runtime"},
     "count": {"traffic"},
-    "count_measured": {"traffic"},
+    "count_measured": {"bench.three_ways", "traffic"},
     "__init__": {"runtime"},
     "notebook": set(),
     "cli": set(),
@@ -60,6 +62,9 @@ LOWEST = {
     "hardware_table": set(),
     "traffic.trace": {"errors", "problem"},
     "traffic.model": {"errors", "problem"},
+    "grading.box": {"grading.box"},
+    "grading.box.kernel_child": {"grading.box", "runtime", "traffic"},
+    "grading.box.gpu_child": {"grading.box", "runtime"},
 }
 NEVER = {"notebooks", "exercises", "solutions", "tests"}
 

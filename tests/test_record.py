@@ -81,12 +81,14 @@ def test_a_path_that_is_no_notebook_stops_before_anything_runs(gpu, tmp_path, mo
         assert str(caught.value) == f"there is no notebook {missing}. Pass the path of an .ipynb file."
 
 
-def test_every_lesson_is_the_default(gpu, monkeypatch):
+def test_every_lesson_and_then_every_lab_is_the_default(gpu, monkeypatch):
     written = []
     monkeypatch.setattr(module, "execute", lambda path: "executed")
     monkeypatch.setattr(module, "write", lambda notebook, path: written.append(path.name))
     record()
-    assert written == sorted(path.name for path in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")) and written
+    folder = Path(__file__).parents[1] / "notebooks"
+    lessons, labs = (sorted(path.name for path in folder.glob(pattern)) for pattern in ("*.ipynb", "labs/*.ipynb"))
+    assert written == lessons + labs and lessons and labs
 
 
 def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
@@ -129,3 +131,14 @@ def test_a_text_stands_in_for_its_widget():
 
 def test_other_outputs_are_left_alone():
     assert stored({"image/png": "aGVsbG8=", "text/html": "<b>"}) == {"image/png": "aGVsbG8=", "text/html": "<b>"}
+
+
+def test_text_printed_piece_by_piece_is_stored_as_one():
+    def printed(text, name="stdout"):
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    figure = nbformat.v4.new_output("display_data", data={"image/png": "aGVsbG8="})
+    outputs = [printed("a\n"), printed("b\n"), printed("!", "stderr"), printed("c"), figure, printed("d")]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("w", outputs=outputs)])
+    strip(notebook)
+    assert [output.get("text", "figure") for output in notebook.cells[0].outputs] == ["a\nb\n", "!", "c", "figure", "d"]

@@ -3,6 +3,8 @@
     flashlab bench forward --quick                     an answer within a minute
     flashlab bench backward --device cuda:1 --part 2/2     the second half of the grid, on the second GPU
     flashlab bench forward --resume                    goes on where an interrupted run of today stopped
+    flashlab bench steps                               lesson 09's ladder, in under a minute
+    flashlab bench lengths --figures figures/          lab 1: math, flash and ours against the length, batch 1, 4 and 16
     flashlab bench compare OLD.jsonl NEW.jsonl         what got faster or slower beyond the noise
 
 Without a GPU, or where it stays taken, the recorded results are shown and said to be.
@@ -19,9 +21,10 @@ from pathlib import Path
 import torch
 
 from flashlab import runtime
-from flashlab.bench import ceilings, peers, records, sweep
+from flashlab.bench import ceilings, length_lab, lengths, peers, records, steps, sweep
 from flashlab.bench.compare import comparison
 from flashlab.bench.derived import write_csv
+from flashlab.bench.instructor_page import fill
 from flashlab.bench.peers import PASSES, PEERS
 from flashlab.bench.records import TOKENS, Record
 from flashlab.bench.report import growth_table, report, shares
@@ -48,14 +51,21 @@ def bench(
     resume: bool = False,
     csv: Path | None = None,
     figures: Path | None = None,
+    page: Path | None = None,
 ) -> int:
     """Run one `flashlab bench`; returns the exit status, 1 if a peer failed or, for compare, if a cell got slower."""
     if what == "compare":
         return _compare(files)
     if files:
         raise error("bench_files", what=what, given=" ".join(map(str, files)))
+    if head_dims and what not in PASSES:
+        raise error("bench_head_dim", what=what)
+    if page and what != "lengths":
+        raise error("bench_page", what=what)
+    if what == "steps":
+        return steps.run(out, device=device)
     if runtime.device() == "cpu":
-        return _show_recorded(what, out, csv, figures, runtime.describe() + " Nothing was timed; these results were recorded before.")
+        return _show_recorded(what, out, csv, figures, page, runtime.describe() + " Nothing was timed; these results were recorded before.")
     device = _checked(device or runtime.device())
     path = out or _own_file(device_name(device))
     runs, chosen = _runs(what, quick, names, head_dims, part)
@@ -71,12 +81,13 @@ def bench(
             done = records.to_resume(records.load(path), pass_, [(peer.name, p) for p in problems for peer in chosen], device) if resume and path.exists() else []
             if resume:
                 print(f"{pass_}: {len(done)} cells are there from {done[0].date}." if done else f"{pass_}: nothing of today to resume.")
-            options = {"device": device, "budget_ms": QUICK_BUDGET_MS if quick else BUDGET_MS, "date": done[0].date if done else sweep.now(), "done": done}
+            budget_ms = QUICK_BUDGET_MS if quick else lengths.BUDGET_MS if what == "lengths" else BUDGET_MS
+            options = {"device": device, "budget_ms": budget_ms, "date": done[0].date if done else sweep.now(), "done": done}
             results = sweep.sweep(problems, pass_, chosen, **options)
             _follow(results, len(problems), len(chosen), taken, missing, lambda one: one in done or (records.append(one, path), added.append(one)))
     except TimeoutError as busy:
         print(f"{busy}\n{len(added)} records were added to {path} before that.")
-        return _show_recorded(what, None, csv, figures, "Recorded results instead:")
+        return _show_recorded(what, None, csv, figures, page, "Recorded results instead:")
     except KeyboardInterrupt:
         print(f"\nInterrupted; {len(added)} records are in {path}. The same command with --resume goes on.")
         raise
@@ -84,7 +95,7 @@ def bench(
         cells = [one.problem for one in missing if (one.kernel, one.pass_, one.why) == (kernel, pass_, why)]
         total = sum(len(problems) for name, problems in runs if name == pass_)
         print(f"not timed: {kernel} {pass_}, {len(cells)} of {total} cells, first {_name(cells[0])}: {why}")
-    _show(taken, what, csv, figures, ceiling)
+    _show(taken, what, csv, figures, page, ceiling)
     print(f"\n{len(added)} records were added to {path}")
     return int(any(one.failed for one in missing))
 
@@ -104,6 +115,9 @@ def _runs(what: str, quick: bool, names, head_dims, part: str) -> tuple[list[tup
     if what == "growth":
         problems = sweep.growth_problems([n for n in GROWTH if n <= TOKENS or not quick])
         return [(pass_, _share(problems, part)) for pass_ in PASSES], peers.find(names or ("triton",))
+    if what == "lengths":
+        problems = lengths.problems(ns=QUICK_LENGTHS) if quick else [*lengths.problems(), *lengths.decode_problems()]
+        return [("forward", _share(problems, part))], peers.find(names or lengths.NAMES)
     chosen = peers.find(names or (QUICK_PEERS if quick else PEERS))
     problems = grid(head_dims or (QUICK_HEAD_DIMS if quick else HEAD_DIMS), QUICK_LENGTHS if quick else LENGTHS)
     return [(what, _share(problems, part))], [peer for peer in chosen if names or what in peer.passes]
@@ -155,7 +169,9 @@ def _bar(share: float, width: int = 20) -> str:
 
 def _name(one: Record | Missing | AttentionProblem) -> str:
     problem = one.problem if isinstance(one, Missing) else one
-    return f"head_dim {problem.head_dim}, n {problem.n_q:,}, {'causal' if problem.causal else 'full'}"
+    length = f"n {problem.n_q:,}" if problem.n_q == problem.n_k else f"n {problem.n_q:,} to {problem.n_k:,}"
+    batch = f"batch {problem.batch}, " if problem.batch > 1 else ""
+    return f"head_dim {problem.head_dim}, {length}, {batch}{'causal' if problem.causal else 'full'}"
 
 
 def _compare(files: Sequence[Path]) -> int:
@@ -166,22 +182,30 @@ def _compare(files: Sequence[Path]) -> int:
     return int(slower > 0)
 
 
-def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path | None, why: str) -> int:
+def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path | None, page: Path | None, why: str) -> int:
     found = records.load(out)
     if not found:
         runtime.need_gpu("flashlab bench")
     print(why)
-    _show(found, what, csv, figures, ceilings.kept(found[0].device) if found else None)
+    _show(found, what, csv, figures, page, ceilings.kept(found[0].device) if found else None)
     return 0
 
 
-def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, ceiling: ceilings.Ceilings | None) -> None:
-    of_pass = [one for one in found if what == "growth" or one.pass_ == what]
-    texts = [growth_table(found, pass_) for pass_ in PASSES] if what == "growth" else [report(found, what), shares([one for one in records.on_grid(of_pass) if records.is_ours(one.kernel)], ceiling)]
+def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, ceiling: ceilings.Ceilings | None) -> None:
+    of_pass = lengths.on_grid(found) if what == "lengths" else [one for one in found if what == "growth" or one.pass_ == what]
+    if what == "lengths":
+        texts = [length_lab.report(found)]
+    elif what == "growth":
+        texts = [growth_table(found, pass_) for pass_ in PASSES]
+    else:
+        texts = [report(found, what), shares([one for one in records.on_grid(of_pass) if records.is_ours(one.kernel)], ceiling)]
     print("", *texts, sep="\n\n")
     if csv:
         write_csv(of_pass, csv, ceiling)
         print(f"\n{len(of_pass)} lines were written to {csv}")
+    if page:
+        fill(page, found)
+        print(f"\nthe table of {page} was filled")
     if figures:
         from flashlab.bench.gallery import draw_all  # not at the top: matplotlib is slow to load
 

@@ -20,11 +20,14 @@ from flashlab.kernels import flash1, unfused
 from flashlab.kernels.tiles import SHARED, SHORT, backward_tiles_for, forward_tile_for, heads_at_once
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule as schedules
-from flashlab.traffic.cache import EFFECTIVE_SHARE, DramTraffic, through_l2
+from flashlab.traffic.cache import DramTraffic, through_l2
 from flashlab.traffic.trace import Trace
 
 WARPS = 64  # that a multiprocessor of compute capability 8.0, 9.0 or 10.0 can hold
 WARP = 32  # threads
+# Bytes that are dirty in the L2 before a kernel that Nsight Compute counts, and are written to DRAM during it: PyTorch's sums in
+# recorded/nvidia-h200.jsonl read 268 MB, write 0.5 MB, and 2.2 to 2.5 MB reach DRAM; delta_kernel writes 1.0 MB, and 2.8 do.
+DIRTY_BEFORE = 2_400_000
 
 
 def programs_at_once(occupancy_limit_percent: float, threads: int) -> int:
@@ -63,11 +66,12 @@ def _blocks(tile) -> dict[str, int]:
     return {"block_q": tile.block_q, "block_k": tile.block_k}
 
 
-def modelled(record: Mapping, *, gpu: str | None = None, share: float = EFFECTIVE_SHARE) -> DramTraffic | None:
+def modelled(record: Mapping, *, gpu: str | None = None, **options: object) -> DramTraffic | None:
     """The model of a counter record of one launch (traffic/accuracy.py says what it holds), or None for other kernels.
 
     A record may also hold n_k, kv_heads, dtype, device (an H200 without it; `gpu` overrules it), and occupancy_limit_percent
-    and threads, from which follows how many programs share a multiprocessor; without these it is one.
+    and threads, from which follows how many programs share a multiprocessor; without these it is one. `options` are
+    through_l2's; the L2 is as Nsight Compute leaves it, with DIRTY_BEFORE bytes to be written.
     """
     device = gpu_called(gpu or record.get("device", "H200"))
     problem = AttentionProblem(
@@ -77,4 +81,4 @@ def modelled(record: Mapping, *, gpu: str | None = None, share: float = EFFECTIV
     major, minor = device.compute_capability
     trace = scheduled(record["kernel"], problem, 10 * major + minor)
     together = programs_at_once(record["occupancy_limit_percent"], record["threads"]) if "threads" in record else 1
-    return trace and through_l2(trace, device, programs_per_multiprocessor=together, share=share)
+    return trace and through_l2(trace, device, **{"programs_per_multiprocessor": together, "dirty_before": DIRTY_BEFORE} | options)

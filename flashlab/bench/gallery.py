@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flashlab.bench.ceilings import Ceilings
+from flashlab.bench import lengths
 from flashlab.bench.figures import growth_against_n, tflops_against_n
+from flashlab.bench.length_figures import memory_against_length, speedup_against_length, time_against_length
 from flashlab.bench.peers import PASSES
 from flashlab.bench.record_figures import memory_against_n, roofline_of, speedup_against_n
 from flashlab.bench.records import Record
+from flashlab.bench.three_ways_figure import recorded_bytes
 
 
 def draw_all(records: Iterable[Record], what: str, folder: Path, ceilings: Ceilings | None = None) -> list[Path]:
@@ -35,6 +38,14 @@ def _figures(records: list[Record], what: str, ceilings: Ceilings | None):
         for pass_ in PASSES:
             yield f"{pass_}-growth", lambda pass_=pass_: growth_against_n(records, pass_)
         return
+    if what == "lengths":
+        run = lengths.recorded(records)
+        if run:
+            yield "lengths-speedup", lambda: speedup_against_length(run)
+            yield "lengths-time", lambda: time_against_length(run)
+            yield "lengths-memory", lambda: memory_against_length(run)
+        return
+    device = records[0].device
     for head_dim in sorted({one.head_dim for one in records}):
         for causal in (False, True):
             options = {"head_dim": head_dim, "causal": causal}
@@ -43,3 +54,4 @@ def _figures(records: list[Record], what: str, ceilings: Ceilings | None):
             yield f"{what}-speedup-{end}", lambda o=options: speedup_against_n(records, "sdpa-flash", what, **o)
             yield f"{what}-memory-{end}", lambda o=options: memory_against_n(records, what, **o)
             yield f"{what}-roofline-{end}", lambda o=options: roofline_of(records, what, **o, ceilings=ceilings)
+            yield f"{what}-bytes-{end}", lambda o=options: recorded_bytes(device, what, **o)

@@ -9,6 +9,8 @@ from flashlab.bench import peers, records
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import sweep
 from flashlab.problem import AttentionProblem
+from flashlab.traffic.counter_records import measure_or_recall_many
+from flashlab.traffic.launches import Counted
 
 
 def measured_or_recorded(problems: Iterable[AttentionProblem], pass_: str, names: Sequence[str], **options: object) -> list[Record]:
@@ -37,4 +39,14 @@ def _recorded(problems: list[AttentionProblem], pass_: str, names: Sequence[str]
     where = ", ".join(f"{device}, {date}" for device, date in sorted({(one.device, one.date[:10]) for one in found}))
     old = sorted({one.kernel for one in found if records.stale(one)})
     print(f"recorded on {where or 'no machine yet'} ({why})" + (f"; stale, its code has changed since: {', '.join(old)}" if old else ""))
+    return found
+
+
+def counted_or_recorded(problem: AttentionProblem, workloads: Sequence[str], pass_: str = "forward") -> list[Counted]:
+    """What the GPU's counters say of each workload: counted now with ncu, or recorded. Prints which of the two, and why.
+
+    Raises LookupError for what can be had neither way.
+    """
+    found = measure_or_recall_many([(workload, pass_, problem) for workload in workloads])
+    print(*dict.fromkeys(one.where.partition(". ")[0] for one in found), sep="\n")
     return found

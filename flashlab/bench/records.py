@@ -89,14 +89,14 @@ def record(
     return Record(
         kernel, pass_, p.dtype, p.batch, p.heads, p.kv_heads, p.n_q, p.n_k, p.head_dim, p.causal,
         timing.time_ms, timing.p20_ms, timing.p80_ms, flops / timing.time_ms / 1e9, extra_bytes,
-        device=device_name(device), **provenance.versions(), date=date, digest=digest(pass_) if is_ours(kernel) else None, package=package,
+        device=device_name(device), **provenance.versions(), date=date, digest=digest_of(kernel, pass_) if is_ours(kernel) else None, package=package,
     )  # fmt: skip
 
 
 # -- the digest -------------------------------------------------------------------------------------------------------
 def is_ours(kernel: str) -> bool:
-    """Whether flashlab/kernels holds the code of this kernel: `triton`, or a variant of it."""
-    return kernel.partition("/")[0] == "triton"
+    """Whether flashlab/kernels holds the code of this kernel: `triton`, a variant of it, or a step of lesson 09's ladder."""
+    return kernel.partition("/")[0] in ("triton", "steps")
 
 
 def digest(pass_: str, folder: Path = KERNELS) -> str:
@@ -104,9 +104,14 @@ def digest(pass_: str, folder: Path = KERNELS) -> str:
     return provenance.digest(SOURCES[pass_], folder)
 
 
+def digest_of(kernel: str, pass_: str, folder: Path = KERNELS) -> str:
+    """The digest of the code behind one of our kernels."""
+    return provenance.digest(provenance.reached("steps", folder), folder) if kernel.startswith("steps/") else digest(pass_, folder)
+
+
 def stale(record: Record) -> bool:
     """Whether the kernel's code has changed since. Always False for other people's kernels."""
-    return record.digest is not None and record.digest != digest(record.pass_)
+    return record.digest is not None and record.digest != digest_of(record.kernel, record.pass_)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -149,7 +149,8 @@ def _against(mean: Mean | None, goal: float | None) -> str:
     """One cell: the mean, what is unusual about it, and the goal with its outcome."""
     if mean is None:
         return "-"
-    text = f"{mean.ratio:.2f}" + "*" * mean.stale
+    near = goal is not None and mean.ratio < goal <= round(mean.ratio, 2)  # two digits would hide the miss
+    text = f"{mean.ratio:.{2 + near}f}" + "*" * mean.stale
     if mean.cells != MEAN_CELLS:
         text += f" [{mean.cells} of {MEAN_CELLS} cells]"
     if goal is not None:

@@ -60,7 +60,9 @@ tensor each, named as the parameter), `options` (numbers and constexprs), `grid`
 contiguous (pass the same numbers as options), `stores=("o",)`. answer.arrays holds those, answer.trace what our tracer
 counted, so `values` and `traffic` work as above, and `tiles_at_most` refuses a tile larger than the given sizes. In the
 trace a parameter `q_ptr` is called q; INF and LOG2_E are there as names. The cell may hold @triton.jit functions only (kernel_rules says what
-they may use). The first call of each test is also compiled for sm_80, without the interpreter.
+they may use). On a reader's GPU check() also makes the calls of `gpu_cases` (with `cast="float16"` or "bfloat16" in the
+Call, `exact=("lse",)` for arrays that stay float32), judged by `gpu_judges`, whose tolerance is for those dtypes: an extra,
+worth no points. The first call of each test is also compiled for sm_80, without the interpreter.
 
 To try: `PYTHONPATH=. python -m flashlab.cli check e04 --file solutions/e04_flash_forward/e04_flash_forward.ipynb`.
 '''

@@ -40,6 +40,7 @@ def check(name: str, *, hidden: bool = False) -> Checked:
     result = marks.mark(exercise, cells.solutions(made, exercise.functions), stop=True)
     if result:
         progress.passed(exercise)
+        _add_gpu(result, cells.solutions(made, exercise.functions))
     return Checked(result)
 
 
@@ -47,9 +48,19 @@ def check_file(name: str, path: Path | None = None) -> Checked:
     """The same for a notebook file: `path`, else your copy in work/, else the one in exercises/."""
     exercise = find(name)
     result = mark_notebook(exercise, path or progress.notebook_of(exercise), stop=True)
-    if result and path is None:
-        progress.passed(exercise)
+    if result:
+        _add_gpu(result, cells.solutions(cells.read(path or progress.notebook_of(exercise)), exercise.functions))
+        if path is None:
+            progress.passed(exercise)
     return Checked(result)
+
+
+def _add_gpu(result: marks.Result, sources: dict[str, str]) -> None:
+    """The same tests on this machine's GPU, if there is one and the exercise has kernels."""
+    from flashlab import runtime
+
+    if any(test.kernel for test in result.exercise.tests) and runtime.device() == "cuda":
+        result.extra = marks.on_gpu(result.exercise, sources)
 
 
 def mark_notebook(exercise: Exercise, path: Path, *, stop: bool = False) -> marks.Result:

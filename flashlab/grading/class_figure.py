@@ -6,10 +6,12 @@ from collections import Counter
 
 from flashlab.looks import ALGORITHMS
 
+NO_ANSWER = ("not written", "no solution")  # what grade.py calls a stub and a notebook without a solution cell
+
 
 def counts(records: list[dict]) -> list[tuple[str, int]]:
     """(misconception, or the test where none was recognised; how many students), most frequent first."""
-    seen = Counter(record["misconception"] or f"{record['first_failure']}, not recognised" for record in records if record["first_failure"])
+    seen = Counter(_label(record) for record in records if record["first_failure"])
     return sorted(seen.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -31,3 +33,9 @@ def draw(records: list[dict]):
     axes.set_xlabel("students whose first failure it is")
     axes.xaxis.get_major_locator().set_params(integer=True)
     return figure
+
+
+def _label(record: dict) -> str:
+    """The misconception; where none was recognised the test that failed; or that there is no answer."""
+    first = record["first_failure"]
+    return record["misconception"] or (first if first in NO_ANSWER else f"{first}: not recognised")

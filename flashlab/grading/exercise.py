@@ -27,6 +27,7 @@ class Call:
     `options` are plain keyword arguments (JSON). `returns` names what the function returns, `stores` which of the served
     arrays are answers too. For a Triton kernel `arrays` and `options` are its arguments by name, `grid` is the launch,
     `strides` (in elements) lays an array out otherwise than row by row, and `stores` names the arrays that it writes.
+    On a GPU `cast` turns its floating-point arrays into "float16" or "bfloat16" (those named in `exact` stay as they are).
     `sram_bytes` is the budget of the tiles held, `memory_bytes` how much more than at its start
     the process may have at all: the kernel keeps that, whatever the code says.
     """
@@ -40,6 +41,8 @@ class Call:
     memory_bytes: int | None = None
     grid: tuple[int, ...] = ()
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    cast: str | None = None
+    exact: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         arrays = [f"{name} {array.shape} {array.dtype}" for name, array in {**self.served, **self.arrays}.items()]
@@ -90,7 +93,8 @@ class Test:
     """One named test: calls of `function` on each of `cases` (made into a Call by `call`), each judged by `judges` in turn.
 
     A case is whatever `call` takes, usually a dict of sizes with a seed. With `kernel`, `function` is a Triton kernel: its
-    cell alone goes into a child with our launcher and tracer, and `call` gives its arguments, grid and strides.
+    cell alone goes into a child with our launcher and tracer, and `call` gives its arguments, grid and strides; on a GPU
+    check() makes the calls of `gpu_cases` too, judged by `gpu_judges`: an extra, never worth a point.
     """
 
     name: str
@@ -100,6 +104,8 @@ class Test:
     call: Callable[..., Call]
     judges: tuple[Judge, ...]
     kernel: bool = False
+    gpu_cases: tuple = ()
+    gpu_judges: tuple[Judge, ...] = ()
 
     __test__ = False  # pytest: not a test of ours
 

@@ -34,7 +34,7 @@ from flashlab.grading.submissions import Submission, collect
 LIBRARY = ("reference/flash1.py", "reference/flash2.py", "reference/online_softmax.py", "reference/standard.py", "reference/backward.py", "kernels/forward.py", "kernels/backward.py")  # fmt: skip
 
 
-def grade(submissions: Path, name: str, out: Path, *, roster: Path | None = None, jobs: int = 2, unsafe: bool = False, limits=None, progress=sys.stderr) -> int:
+def grade(submissions: Path, name: str, out: Path, *, roster: Path | None = None, gradebook: Path | None = None, jobs: int = 2, unsafe: bool = False, limits=None, progress=sys.stderr) -> int:
     """Mark every submission and write all of the above; returns the exit status: 1 if a file matched no one.
 
     Raises RuntimeError where there is no sandbox and `unsafe` is not given.
@@ -49,14 +49,26 @@ def grade(submissions: Path, name: str, out: Path, *, roster: Path | None = None
     for folder in ("results", "reports", "gradescope"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     records = mark_all(full, chosen, out, jobs, digest_of(full, course), progress, limits)
+    if gradebook:
+        with_hand_marks(records, exercise, gradebook)
     nobody = write_class(full, exercise, chosen, records, left_out, out, course, roster_rows)
-    _say(full, exercise, records, left_out, nobody, out, progress)
+    _say(full, exercise, records, left_out, out, progress)
     return 1 if nobody else 0
 
 
 def read_roster(path: Path):
     """Read before anything is marked, so that a wrong file is told at once."""
     return roster.read(path)
+
+
+def with_hand_marks(records: list[dict], exercise: Exercise, path: Path) -> None:
+    """Take the marks given by hand out of nbgrader's gradebook, and put the sandbox's into it."""
+    from flashlab.grading import gradebook
+
+    hand = gradebook.by_hand(path, exercise)
+    for record in records:
+        record["by_hand"] = hand.get(record["student"])
+    gradebook.put(path, exercise, {record["student"]: record["points"] for record in records})
 
 
 def mark_all(exercise: Exercise, chosen: list[Submission], out: Path, jobs: int, digest: str, progress, limits=None) -> list[dict]:
@@ -83,7 +95,7 @@ def kept_or_marked(exercise: Exercise, submission: Submission, out: Path, digest
     path = out / "results" / f"{submission.slug}.json"
     try:
         content = submission.content()
-    except (OSError, RuntimeError, ValueError, NotImplementedError) as problem:  # a damaged or encrypted zip member
+    except Exception as problem:  # a damaged, encrypted or odd member of a zip, a file that went away
         content, unreadable = b"", f"{submission.file} cannot be read: {problem}"
     else:
         unreadable = ""
@@ -154,12 +166,20 @@ def write_class(full, exercise, chosen, records, left_out, out: Path, course: Pa
     if roster_rows:
         columns, rows = roster_rows
         found, nobody = roster.matched(rows, chosen)
-        points = {rows.index(found[record["student"]]): record["points"] for record in records if record["student"] in found}
-        write(out / "grades_canvas.csv", roster.canvas_csv(columns, rows, exercise, points, exercise.points))
-        left_out = [*left_out, *((one.file, "it is marked, but matches nobody on the roster") for one in nobody)]
+        points = {rows.index(found[record["student"]]): total(record) for record in records if record["student"] in found}
+        possible = exercise.points + words_points(course, exercise)
+        write(out / "grades_canvas.csv", roster.canvas_csv(columns, rows, exercise, points, possible))
+        left_out += ((one.file, "it is marked, but matches nobody on the roster") for one in nobody)
     picture = png_base64(class_figure.draw(records))
     write(out / "class.html", report.class_page(exercise, records, left_out, alike, picture, class_figure.sentence(records)))
     return nobody
+
+
+def words_points(course: Path, exercise: Exercise) -> float:
+    """Points of the answers in words, as the notebook says."""
+    notebook = course / "exercises" / exercise.name / f"{exercise.name}.ipynb"
+    marks_of = [cell.get("metadata", {}).get("nbgrader", {}) for cell in (cells.read(notebook) if notebook.is_file() else [])]
+    return sum(mark["points"] for mark in marks_of if mark.get("grade") and mark.get("solution"))
 
 
 def grades_csv(exercise: Exercise, records: list[dict]) -> str:
@@ -167,13 +187,23 @@ def grades_csv(exercise: Exercise, records: list[dict]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = [test.name for test in exercise.tests]
-    writer.writerow(["student", "file", "points", "possible", *names, "first failure", "usually means", "late", "problem"])
+    writer.writerow(["student", "file", "points", "possible", "by hand", "total", *names, "first failure", "usually means", "late", "problem"])
     for record in records:
         got = {test["name"]: test["points"] for test in record["tests"]}
-        row = [record["student"], record["file"], record["points"], record["possible"], *(got.get(name, 0) for name in names)]
+        row = [record["student"], record["file"], record["points"], record["possible"], _plain(record.get("by_hand")), total(record), *(got.get(name, 0) for name in names)]
         row += [record["first_failure"], record["misconception"], "late" if record["late"] else "", record["problem"]]
         writer.writerow([f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t") else cell for cell in row])
     return out.getvalue()
+
+
+def total(record: dict) -> int | float:
+    """Points of the tests and of the answers in words, as far as those are graded."""
+    points = record["points"] + (record.get("by_hand") or 0)
+    return int(points) if points == int(points) else points
+
+
+def _plain(points: float | None) -> str:
+    return "" if points is None else f"{points:g}"
 
 
 def digest_of(exercise: Exercise, course: Path) -> str:
@@ -208,12 +238,12 @@ def _bar(done: int, total: int, stream) -> None:
         print(f"{done} of {total} marked", file=stream, flush=True)
 
 
-def _say(full, exercise, records, left_out, nobody, out, stream) -> None:
+def _say(full, exercise, records, left_out, out, stream) -> None:
     print(f"{len(records)} submissions of {exercise.name}: {class_figure.sentence(records)}", file=stream)
     if all(len(test.cases) == len(more.cases) for test, more in zip(exercise.tests, full.tests)):
         print(f"The hidden cases (solutions/{exercise.name}/{HIDDEN}) are not here: only those that students have were used.", file=stream)
     if not sandbox.works():
         print(f"NOT SANDBOXED: {sandbox.why_not()}.", file=stream)
-    for name, why in [*left_out, *((one.file, "matches nobody on the roster") for one in nobody)]:
+    for name, why in left_out:
         print(f"  {name}: {why}", file=stream)
     print(f"See {out / 'class.html'} and {out / 'grades.csv'}.", file=stream)

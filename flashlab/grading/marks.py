@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class Result:
     printed: str = ""
     problem: str = ""  # why nothing could be run at all
     sandboxed: bool = True
+    extra: list[Outcome] = field(default_factory=list)  # on the reader's GPU
 
     @property
     def points(self) -> int:
@@ -86,6 +88,26 @@ def mark(exercise: Exercise, cells: dict[str, str], *, stop: bool = False, limit
             result.printed += session.printed.decode("utf-8", "replace")
             session.__exit__()
     return result
+
+
+def on_gpu(exercise: Exercise, cells: dict[str, str]) -> list[Outcome]:
+    """The extra on the reader's own machine: the gpu_cases of each kernel test, in a bare child; worth no points."""
+    outcomes = []
+    for test in exercise.tests:
+        source = cells.get(test.function, "")
+        if not test.kernel or not test.gpu_cases or kernel_rules.broken_rule(source):
+            continue
+        with Session([kernel_rules.kernels_of(source)], module="gpu_child") as session:
+            finding = next(filter(None, (_on_gpu(test, test.call(case), session) for case in test.gpu_cases)), None)
+        outcomes.append(Outcome(test, finding))
+    return outcomes
+
+
+def _on_gpu(test: Test, call: Call, session: Session) -> Finding | None:
+    answer = session.call(test.function, call)
+    if answer.fault:
+        return of_fault(answer.fault, call)
+    return next(filter(None, (judge(call, answer) for judge in test.gpu_judges or test.judges)), None)
 
 
 def _unreadable(test: Test, faults: dict[str, str]) -> Outcome | None:
@@ -142,9 +164,19 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
-        name = "out-of-bounds load"
+        name = "stride assumed contiguous" if _between_rows(fault.text, call) else "out-of-bounds load"
     small = sum(array.size for array in {**call.served, **call.arrays}.values()) < 400
     return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=f"{call}\n{shown({**call.served, **call.arrays})}" if small else str(call))
+
+
+def _between_rows(text: str, call: Call) -> bool:
+    """Whether the address that the tracer names lies within the tensor's reach, in a gap that its strides leave."""
+    found = re.search(r"would (?:read|write|change) (\S+) at element offset (-?[\d,]+)", text)
+    name = found and next((name for name in call.strides if name == found[1] or name.startswith(f"{found[1]}_")), None)
+    if not name:
+        return False
+    reach = sum((size - 1) * stride for size, stride in zip(call.arrays[name].shape, call.strides[name]))
+    return 0 <= int(found[2].replace(",", "")) <= reach
 
 
 def lines(result: Result) -> Iterator[str]:
@@ -155,6 +187,10 @@ def lines(result: Result) -> Iterator[str]:
     for outcome in result.outcomes:
         sign, said = ("✓", "passed") if outcome.passed else ("✗", "failed")
         yield f"{sign} {outcome.test.name:14} {said}   {outcome.points} of {outcome.test.points} points"
+        if outcome.finding:
+            yield from _explained(outcome.finding)
+    for outcome in result.extra:
+        yield f"{'✓' if outcome.passed else '✗'} {outcome.test.name} on the GPU: an extra, worth no points"
         if outcome.finding:
             yield from _explained(outcome.finding)
     left = len(result.exercise.tests) - len(result.outcomes)

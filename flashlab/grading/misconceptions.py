@@ -17,7 +17,7 @@ MEANS: dict[str, str] = {
     "padded keys not masked": "Places after the last key hold no keys. They were counted as if they did.",
     "top-left causal alignment": "With n_q not equal to n_k the mask is aligned to the bottom right: the last query sees the last key. Add n_k - n_q.",
     "fully masked row gives NaN": "A row that sees no key has row_max = -inf, and -inf - (-inf) is NaN. Such a row gives 0, and lse = -inf.",
-    "full n×n matrix built": "Memory for all n_q × n_k scores was asked for. Keep one tile of scores at a time.",
+    "full n×n matrix built": "More memory was asked for than tiles need: scores for all keys at once, n_q × n_k of them or a stripe block_q × n_k. Keep one tile of scores at a time.",
     "K/V read once per row": "k and v were read more often than once for each tile of queries. Load one tile of k and v, use it for all rows of the q tile.",
     "tiles above the diagonal visited": "A causal tile in which no query sees any key needs no load at all. Skip it.",
     "low-precision accumulator": "row_sum and acc add up many terms: in float16 they lose digits. Keep them in float32.",

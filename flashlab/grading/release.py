@@ -21,7 +21,7 @@ STUB = "raise NotImplementedError  # your code here, in place of this line"
 ANSWER = "*Your answer, in two or three sentences, in place of this line.*"
 LEAKS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN HIDDEN", "END HIDDEN", "BEGIN MARK SCHEME", "END MARK SCHEME")
 FILES = "files"  # the folder of an exercise that students get as it is
-PRIVATE = ("solutions", ".ci", "tests/exercises")  # what a class does not get
+PRIVATE = ("solutions", ".ci", "tests/exercises", "tests/grading", "nbgrader_config.py", "instructor.md")  # what a class does not get
 
 
 def released(path: Path) -> str:
@@ -80,7 +80,7 @@ def write(course: Path) -> list[Path]:
 
 def student(course: Path, target: Path) -> int:
     """Copy what a class gets to `target`: the files git knows, without the instructor's; returns how many."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=course, capture_output=True, check=True)
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=course, capture_output=True, check=True)
     names = [name for name in listed.stdout.decode().split("\0") if name and (course / name).is_file()]
     names = [name for name in names if not any(name == private or name.startswith(f"{private}/") for private in PRIVATE)]
     if target.exists():

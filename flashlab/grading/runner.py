@@ -46,7 +46,8 @@ class Gone(Exception):
 class Session:
     """One child with the student's cells in it; `call` makes one call. Use it in a with statement.
 
-    `module` is what runs in the box: child, kernel_child (one cell of kernels, traced) or compile_child.
+    `module` is what runs in the box: child, kernel_child (one cell of kernels, traced), compile_child, or outside of it
+    gpu_child, for the reader's own machine only.
     """
 
     def __init__(self, cells: list[str], limits: Limits | None = None, memory_bytes: int | None = None, module: str = "child") -> None:
@@ -97,7 +98,7 @@ class Session:
         server = Server(call)
         about = {"call": function, "options": dict(call.options), "returns": list(call.returns), "served": server.about()}
         if self.module != "child":
-            about |= {"grid": list(call.grid), "strides": dict(call.strides), "stores": list(call.stores)}
+            about |= {"grid": list(call.grid), "strides": dict(call.strides), "stores": list(call.stores), "cast": call.cast, "exact": list(call.exact)}
         self._send(about, call.arrays)
         while True:
             header, arrays = self._receive()
@@ -180,6 +181,8 @@ class Session:
 
 def _with_triton(module: str) -> dict:
     """What a child for kernels sees besides: torch and triton, and of flashlab the tracer."""
+    if module == "gpu_child":
+        return {"bare": True}
     package, site = Path(__file__).parents[1], Path(importlib.util.find_spec("triton").origin).parents[1]
     more = {package / part: f"flashlab/{part}" for part in PARTS} | {site: "site"}
     return {"more": more, "extra": {"TRITON_INTERPRET": "1" if module == "kernel_child" else "0", "TRITON_CACHE_DIR": "/tmp/triton"}}

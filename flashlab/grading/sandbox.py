@@ -48,15 +48,16 @@ def works() -> bool:
     return not why_not()
 
 
-def start(module: str = "box.child", more: dict[Path, str] | None = None, extra: dict[str, str] | None = None) -> subprocess.Popen:
+def start(module: str = "box.child", more: dict[Path, str] | None = None, extra: dict[str, str] | None = None, *, bare: bool = False) -> subprocess.Popen:
     """A child that runs `module`'s main(), with its three streams as pipes.
 
-    `more` maps what it may read besides NumPy to a name beside box; `extra` goes into its environment.
+    `more` maps what it may read besides NumPy to a name beside box; `extra` goes into its environment. `bare` leaves the sandbox away,
+    and the environment as it is: for what needs a GPU.
     """
     site = Path(numpy.__file__).parents[1]
     seen = {BOX: "box"} | ({site / name: name for name in ("numpy", "numpy.libs")} if more is None else more)
-    environment = QUIET | (extra or {})
-    if works():
+    environment = (dict(os.environ) if bare else {}) | QUIET | (extra or {})
+    if works() and not bare:
         folder, paths = None, [INSIDE, f"{INSIDE}/site"]
         mounts = [word for path, name in seen.items() if path.exists() for word in ("--ro-bind", str(path), f"{INSIDE}/{name}")]
         mounts += [word for name, value in environment.items() for word in ("--setenv", name, value)]
@@ -67,7 +68,7 @@ def start(module: str = "box.child", more: dict[Path, str] | None = None, extra:
     process = subprocess.Popen(
         [*command, "-I", "-S", "-c", START.format(paths=paths, module=module)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder or "/", start_new_session=True,
-        env=environment | {"HOME": folder} if folder else None,
+        env=environment if bare else environment | {"HOME": folder} if folder else None,
     )  # fmt: skip
     process.folder = folder
     return process
@@ -76,15 +77,17 @@ def start(module: str = "box.child", more: dict[Path, str] | None = None, extra:
 def stop(process: subprocess.Popen) -> None:
     """End the child with all it started; in the sandbox its process namespace ends with it.
 
-    bwrap's own child goes first, so that bwrap collects it; then, if that was not enough, the whole group.
+    bwrap's own child goes first, so that bwrap collects it; if that is not enough, or there is no bwrap, the whole group.
     """
-    for child in _children(process.pid):
-        _kill(os.kill, child)
-    try:
-        process.wait(timeout=1 if works() else 0)
-    except subprocess.TimeoutExpired:
-        pass
-    _kill(os.killpg, process.pid)
+    if process.folder is None:
+        for child in _children(process.pid):
+            _kill(os.kill, child)
+        try:
+            process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            _kill(os.killpg, process.pid)
+    else:
+        _kill(os.killpg, process.pid)
     for stream in (process.stdin, process.stdout, process.stderr):
         try:
             stream.close()

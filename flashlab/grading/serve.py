@@ -8,6 +8,7 @@ from flashlab.grading.exercise import Call
 from flashlab.traffic.memory import Memory
 
 MOST_EVENTS = 200_000  # of one call: far above any right answer's
+MOST_HELD, MOST_ROWS = 100, 1 << 24  # different names of tiles held, and rows or columns of one
 
 
 class Server:
@@ -27,7 +28,8 @@ class Server:
         if len(self.memory.trace) > MOST_EVENTS:
             return {"kind": "MemoryError", "refused": f"more than {MOST_EVENTS:,} loads and stores in one call"}, {}
         try:
-            return {}, self._done(header, arrays)
+            with np.errstate(all="ignore"):  # a number too large for the array it is stored to
+                return {}, self._done(header, arrays)
         except Exception as problem:  # a request from outside may be anything; what is wrong with it is the answer
             text = problem.args[0] if problem.args else problem
             return {"kind": type(problem).__name__, "refused": str(text)[:2000]}, {}
@@ -36,8 +38,10 @@ class Server:
         ask = header["ask"]
         if ask == "hold":
             shape = tuple(int(size) for size in header["shape"])
+            if len(self.memory.trace.tensor_names) > MOST_HELD or len(shape) > 2 or not all(0 <= size <= MOST_ROWS for size in shape):
+                raise ValueError(f"a tile has one or two dimensions of at most {MOST_ROWS:,}, and at most {MOST_HELD} names are held; this one is {shape}")
             tile = np.broadcast_to(np.zeros((), np.dtype(str(header["dtype"])[:8])), shape)  # the size counts, not the numbers
-            self.memory.hold(str(header["name"])[:100], tile.reshape(shape[:2]) if len(shape) <= 2 else tile)
+            self.memory.hold(str(header["name"])[:100], tile)
             return {}
         if ask == "release":
             self.memory.release(*(str(name) for name in header["names"]))

@@ -50,7 +50,7 @@ class Submission:
     def slug(self) -> str:
         """The student's name as a file name: letters and digits, and a digest where that lost something."""
         plain = re.sub(r"[^A-Za-z0-9.-]+", "_", self.student).strip("._")[:60]
-        return plain if plain == self.student else f"{plain or 'student'}-{hashlib.sha256(self.student.encode()).hexdigest()[:8]}"
+        return plain if plain and plain == self.student else f"{plain or 'student'}-{hashlib.sha256(self.student.encode()).hexdigest()[:8]}"
 
 
 def collect(place: Path, exercise: Exercise) -> tuple[list[Submission], list[tuple[str, str]]]:

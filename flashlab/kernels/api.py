@@ -54,7 +54,8 @@ def attention(
     environment variable FLASHLAB_AUTOTUNE=1, set before flashlab is imported, times a few tiles on the first call of each kind
     and keeps the fastest (autotune.py).
 
-    >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
+    >>> from flashlab.runtime import device
+    >>> q, k, v = (torch.ones(1, 2, n, 8, device=device()) for n in (3, 5, 5))
     >>> attention(q, k, v, causal=True).shape
     torch.Size([1, 2, 3, 8])
     """

@@ -102,7 +102,8 @@ def flash1(
 
     `causal` is aligned to the bottom right; a query that sees no key gives 0 and -inf. Raises ValueError or TypeError.
 
-    >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
+    >>> from flashlab.runtime import device
+    >>> q, k, v = (torch.ones(1, 2, n, 8, device=device()) for n in (3, 5, 5))
     >>> o, lse = flash1(q, k, v)
     >>> o.shape, lse.shape
     (torch.Size([1, 2, 3, 8]), torch.Size([1, 2, 3]))

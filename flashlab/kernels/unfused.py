@@ -130,7 +130,8 @@ def unfused(
     `causal` is aligned to the bottom right; a query that sees no key gives 0. Allocates scores and weights, (batch, heads,
     n_q, n_k) each, in q's dtype. `tiles` are those of the scores and of the product. Raises ValueError or TypeError.
 
-    >>> q, k, v = (torch.ones(1, 2, n, 8) for n in (3, 5, 5))
+    >>> from flashlab.runtime import device
+    >>> q, k, v = (torch.ones(1, 2, n, 8, device=device()) for n in (3, 5, 5))
     >>> unfused(q, k, v).shape
     torch.Size([1, 2, 3, 8])
     """

@@ -63,8 +63,22 @@ class Accuracy(list):
                 f"{r['kernel']:<16}{r['n']:>7}{r['head_dim']:>9}{'yes' if r['causal'] else 'no':>7}{r['heads']:>6}{r['batch']:>6}"
                 f"{counted:>12,.1f}{case.moved:>15.2f}{case.read:>7.2f}{case.written:>9.2f}"
             )
-        lines.append(f"{round(self.within() * len(self))} of {len(self)} within {self.tolerance:.0%} of the counters.")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.verdict()])
+
+    def verdict(self) -> str:
+        """Such as "3 of 4 within 10% of the counters."."""
+        return f"{round(self.within() * len(self))} of {len(self)} within {self.tolerance:.0%} of the counters."
+
+    def summary(self) -> str:
+        """The table in short: for each kernel and head_dim the least and the most of model / counted, moved and read, and how many are near."""
+        groups: dict[tuple, Accuracy] = {}
+        for case in self:
+            groups.setdefault((case.record["kernel"], case.record["head_dim"]), Accuracy()).append(case)
+        lines = [f"{'kernel':<16}{'head_dim':>8}{'moved':>16}{'read':>16}{f'within {self.tolerance:.0%}':>14}"]
+        for (kernel, head_dim), cases in groups.items():
+            moved, read = (f"{min(ratios):.2f} to {max(ratios):.2f}" for ratios in ([c.moved for c in cases], [c.read for c in cases]))
+            lines.append(f"{kernel:<16}{head_dim:>8}{moved:>16}{read:>16}{f'{len(cases) - len(cases.misses())} of {len(cases)}':>14}")
+        return "\n".join([*lines, self.verdict()])
 
 
 def accuracy(records: Iterable[Mapping], model: Callable[[Mapping], DramTraffic | None]) -> Accuracy:

@@ -20,7 +20,7 @@ from flashlab import provenance, runtime
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import ncu
-from flashlab.traffic.counters import Request, check, compile_kinds, count_many
+from flashlab.traffic.counters import STEPS, Request, check, compile_kinds, count_many
 from flashlab.traffic.launches import Counted, Launch, Uncounted, name
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -86,7 +86,7 @@ def digest(workload: str, pass_: str, folder: Path = provenance.KERNELS) -> str 
     kernel = workload.partition("/")[0]
     if kernel == "triton":
         return provenance.digest(provenance.SOURCES[pass_], folder)
-    return provenance.digest(provenance.reached(kernel, folder), folder) if kernel in ("standard", "unfused", "flash1") else None
+    return provenance.digest(provenance.reached(kernel, folder), folder) if kernel in ("standard", "unfused", "flash1", "steps") else None
 
 
 def stale(one: CounterRecord) -> bool:
@@ -127,6 +127,15 @@ def measure_or_recall(workload: str, problem: AttentionProblem, pass_: str = "fo
 
 def measure_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted]:
     """The same for a list of (workload, pass, problem), counted in one process."""
+    results = count_or_recall_many(requests, **options)
+    for one in results:
+        if isinstance(one, Uncounted):
+            raise error("count_recorded", given=name(one), why=one.why, allowed=held(load()))
+    return results
+
+
+def count_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted | Uncounted]:
+    """The same, but what can be had neither way stays Uncounted and says why."""
     for workload, pass_, _ in requests:
         check(workload, pass_)
     try:
@@ -137,11 +146,9 @@ def measure_or_recall_many(requests: Sequence[Request], **options: object) -> li
     return [_recalled(one, records) if isinstance(one, Uncounted) else one for one in results]
 
 
-def _recalled(one: Uncounted, records: list[CounterRecord]) -> Counted:
+def _recalled(one: Uncounted, records: list[CounterRecord]) -> Counted | Uncounted:
     found = recall(one.workload, one.problem, one.pass_, records=records)
-    if found is None:
-        raise error("count_recorded", given=name(one), why=one.why, allowed=held(records))
-    return replace(found.counted, where=f"{found.counted.where}; not counted here: {one.why}")
+    return one if found is None else replace(found.counted, where=f"{found.counted.where}; not counted here: {one.why}")
 
 
 def held(records: Iterable[CounterRecord]) -> str:
@@ -157,15 +164,14 @@ def by_launch(records: Iterable[CounterRecord]) -> list[dict]:
 
     This is what accuracy.accuracy() takes. Stale records are passed on too: leave them out where today's tiles are looked up.
     """
-    return [
-        {"workload": one.counted.workload, "pass": one.counted.pass_, "n": one.counted.problem.n_q}
-        | {size: getattr(one.counted.problem, size) for size in SIZES}
-        | asdict(launch)
-        | {"device": one.device, "date": one.date}
-        for one in records
-        for launch in one.counted.launches
-        if launch.kernel in KERNELS.get(one.counted.workload, ())
-    ]
+    return [launch | {"date": one.date} for one in records for launch in launches_of(one.counted, one.device)]
+
+
+def launches_of(one: Counted, device: str) -> list[dict]:
+    """The same for one Counted, without a date: each launch of our own kernels, and none of torch's beside them."""
+    sizes = {"n": one.problem.n_q} | {size: getattr(one.problem, size) for size in SIZES}
+    ours = (launch for launch in one.launches if launch.kernel in KERNELS.get(one.workload, ()))
+    return [{"workload": one.workload, "pass": one.pass_} | sizes | asdict(launch) | {"device": device} for launch in ours]
 
 
 # -- recording --------------------------------------------------------------------------------------------------------
@@ -182,10 +188,21 @@ def grid() -> list[list[Request]]:
     return [list(requests(OURS + OTHERS, [FIRST])), list(requests(OURS, [n for n in LENGTHS if n != FIRST]))]
 
 
+def ladder() -> list[list[Request]]:
+    """What `flashlab count --record steps` records: every step of lesson 09, a part for each head_dim."""
+    return [[(f"steps/{name}", "forward", problem) for name in STEPS] for problem in step_problems()]
+
+
+def step_problems() -> list[AttentionProblem]:
+    """What the steps of lesson 09 are timed and counted on: causal, 4 batches of 16 heads, whose k and v at head_dim 128 exceed the L2."""
+    return [AttentionProblem(FIRST, FIRST, head_dim, batch=4, heads=HEADS, causal=True, dtype="bfloat16") for head_dim in HEAD_DIMS]
+
+
 def record(
-    path: Path | None = None, *, budget_s: float = BUDGET_S, log: Path | None = None, told: Callable[[str], object] = print
-) -> tuple[Path, int, list[Uncounted]]:
-    """Count the grid and add what was counted to a file, part by part; (the file, how many, what was not counted).
+    path: Path | None = None, *, parts: list[list[Request]] | None = None, budget_s: float = BUDGET_S, log: Path | None = None,
+    told: Callable[[str], object] = print,
+) -> tuple[Path, int, list[Uncounted]]:  # fmt: skip
+    """Count the grid, or other `parts`, and add what was counted to a file, part by part; (the file, how many, what was not counted).
 
     What the file already holds of today's code, device and versions is not counted again, so a run that was cut short goes
     on where it ended. Raises RuntimeError as count_many does.
@@ -200,7 +217,7 @@ def record(
         for one in (load(path) if path.exists() else [])
         if not stale(one) and all(getattr(one, field) == value for field, value in known.items())
     }
-    parts = [[one for one in part if (one[0], one[1], sizes(one[2])) not in have] for part in grid()]
+    parts = [[one for one in part if (one[0], one[1], sizes(one[2])) not in have] for part in parts or grid()]
     compile_kinds(sum(parts, []), budget_s / 2)
     for wanted in parts:
         left_s = budget_s - (time.monotonic() - begun)

@@ -29,9 +29,13 @@ from flashlab.traffic.launches import METRICS, OPTIONAL, Counted, Launch, Uncoun
 
 # The names that flashlab/workloads.py knows (a test holds them equal) and the passes each has.
 BOTH = ("forward", "backward")
+STEPS = (  # of kernels/steps.py, as steps/NAME
+    "flash1", "small", "tiles", "all-tiles", "divide", "e", "wide", "warps", "stages", "fit", "fold", "whole", "longest", "l2", "all-heads", "library", "overlap",
+)  # fmt: skip
 WORKLOADS = {
     "standard": BOTH, "unfused": ("forward",), "flash1": ("forward",), "triton": BOTH, "triton/fused": ("backward",),
     "sdpa-flash": BOTH, "sdpa-cudnn": BOTH, "sdpa-efficient": BOTH, "sdpa-math": BOTH,
+    **{f"steps/{name}": ("forward",) for name in STEPS},
 }  # fmt: skip
 CHILD = [sys.executable, "-m", "flashlab.workloads"]
 MARKER = "flashlab_marker_kernel"  # launched before each workload: its grid says which one

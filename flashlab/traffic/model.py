@@ -215,8 +215,10 @@ def _keys_programs(problem: AttentionProblem, block_q: int, block_k: int) -> dic
     }  # fmt: skip
 
 
-def backward_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -> Traffic:
+def backward_traffic(problem: AttentionProblem, *, block_q: int, block_k: int, queries_tile: tuple[int, int] | None = None) -> Traffic:
     """FlashAttention-2's backward in two kernels: delta, then keys outside for dk and dv, then queries outside for dq.
+
+    `queries_tile` is (block_q, block_k) of the second, where its tiles are not those of the first.
 
     Without causal, in elements of one head, with T_q = ⌈n_q / block_q⌉ and T_k = ⌈n_k / block_k⌉: 5·n_q·d + 4·n_k·d +
     2·n_q·d·T_k + 2·n_k·d·T_q, and n_q·(3 + 2·T_k) statistics. Source: Dao 2023, Algorithm 2, its loop taken twice.
@@ -225,6 +227,7 @@ def backward_traffic(problem: AttentionProblem, *, block_q: int, block_k: int) -
     by_tensor, rows = _keys_programs(problem, block_q, block_k), problem.batch * problem.heads * problem.n_q
     for tensor, size in (("q", d * e), ("do", d * e), ("lse", a), ("delta", a)):
         by_tensor[tensor, "load"] += rows * size
+    block_q, block_k = queries_tile or (block_q, block_k)
     streamed = flash2_traffic(problem, block_q=block_q, block_k=block_k).by_tensor.get(("k", "load"), 0)  # the same loop over keys
     for tensor in "kv":
         by_tensor[tensor, "load"] += streamed

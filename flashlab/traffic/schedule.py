@@ -161,6 +161,18 @@ def forward_schedule(problem: AttentionProblem, *, block_q: int, block_k: int, h
     return launch.trace(tiles, *heads_together(len(tiles), problem.batch * problem.heads, heads_at_once))
 
 
+def step_schedule(problem: AttentionProblem, *, block_q: int, block_k: int, heads_at_once: int = 1, longest: bool = False, skip: bool = True) -> Trace:
+    """kernels/steps.py, step_kernel: as forward_schedule's, the first tile first unless `longest`; hidden tiles too unless `skip`."""
+    launch = Launch("step_kernel", **_tensors(problem, "q", "k", "v", "o", "lse"))
+    tiles = []
+    for first in _firsts(problem.n_q, block_q, "block_q")[:: -1 if longest else 1]:
+        end = min(problem.n_k, first + block_q + problem.n_k - problem.n_q) if problem.causal and skip else problem.n_k
+        starts = _firsts(end, block_k, "block_k")
+        loop = in_turn(launch.load("k", starts, block_k), launch.load("v", starts, block_k))
+        tiles.append(np.concatenate([launch.load("q", first, block_q), loop, launch.store("o", first, block_q), launch.store("lse", first, block_q)]))
+    return launch.trace(tiles, *heads_together(len(tiles), problem.batch * problem.heads, heads_at_once))
+
+
 def delta_schedule(problem: AttentionProblem, *, block_q: int) -> Trace:
     """kernels/backward.py, delta_kernel without dlse: o and do of a tile of queries, then its delta."""
     launch = Launch("delta_kernel", **_tensors(problem, "o", "do", "delta"))

@@ -26,7 +26,7 @@ def roofline_figure(gpu: Gpu | str, points: list[tuple], dtype: str = "float16",
     """A matplotlib Figure: FLOP/s against FLOP a byte, both logarithmic, with the two ceilings of a GPU.
 
     `points` are (key of looks.ALGORITHMS or a label, intensity in FLOP a byte, FLOP/s or None for what the roofline
-    allows). `ceilings` are measured ones, {"hbm_bytes_per_s": 4.26e12, "flops_per_s": 798e12}, drawn dashed.
+    allows); "standard: by counters" is standard attention again, with a hollow mark and these words. `ceilings` are measured ones, {"hbm_bytes_per_s": 4.26e12, "flops_per_s": 798e12}, drawn dashed.
     """
     from matplotlib.figure import Figure
 
@@ -66,11 +66,15 @@ def roofline_figure(gpu: Gpu | str, points: list[tuple], dtype: str = "float16",
         label = f"measured: {si(bandwidth, 'B/s')}, {si(measured, 'FLOP/s')}"
         axes.text(high / 1.1, measured / 1.2, label, ha="right", va="top", fontsize=9, color="#555555")
     for key, x, y, is_bound in placed:
-        label, colour, marker = ALGORITHMS.get(key, (key, "#333333", "o"))
+        base, _, words = key.partition(": ")
+        label, colour, marker = ALGORITHMS.get(base if words else key, (key, "#333333", "o"))
+        again = words and base in ALGORITHMS
+        hollow = {"markerfacecolor": "none", "markeredgecolor": colour, "markersize": 15} if again else {"markeredgecolor": "white", "markersize": 10}
+        label += f", {words}" if again else ""
         rate = f"{'at most ' if is_bound else ''}{si(y, 'FLOP/s')}"
         axes.plot([x, x], [bottom, y], color=colour, linewidth=1, zorder=1)
         axes.plot(
-            [x], [y], marker, color=colour, markersize=10, markeredgecolor="white", markeredgewidth=1.2, zorder=4,
+            [x], [y], marker, color=colour, markeredgewidth=1.2, linestyle="none", zorder=4, **hollow,
             label=f"{label}: {_number(x)} FLOP/byte, {rate}",
         )  # fmt: skip
     if placed:

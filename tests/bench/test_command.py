@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flashlab import cli, provenance, runtime
-from flashlab.bench import ceilings, command, records, sweep
+from flashlab.bench import ceilings, command, lengths, records, sweep
 from flashlab.bench.ceilings import Ceilings
 from flashlab.bench.peers import PEERS, Peer
 from flashlab.bench.records import load
@@ -99,9 +99,25 @@ def test_growth_is_timed_in_both_passes(as_on_a_gpu, capsys):
     assert "16 records were added" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments, sizes", [([], 21), (["--quick"], 9), (["--part", "1/2"], 11)])
+def test_lab_1s_grid_is_timed_in_one_run(as_on_a_gpu, tmp_path, capsys, arguments, sizes):
+    assert cli.main(["bench", "lengths", *arguments]) == 1  # its stand-in for math fails
+    [(problems, pass_, names, options)] = as_on_a_gpu
+    assert (len(problems), pass_, sorted(names)) == (sizes, "forward", ["sdpa-flash", "sdpa-math", "triton"])
+    assert options["budget_ms"] == 30 and f"{2 * sizes} records were added" in capsys.readouterr().out
+
+
+def test_the_place_of_a_cell_names_what_the_grid_varies():
+    assert command._name(grid((64,), (4096,))[1]) == "head_dim 64, n 4,096, batch 4, causal"
+    assert command._name(lengths.decode_problems()[0]) == "head_dim 64, n 1 to 16,384, full"
+
+
 @pytest.mark.parametrize(
     "arguments, text",
     [
+        (["lengths", "--head-dim", "64"], "flashlab: lengths has head dimensions of its own; --head-dim is for forward and backward. Leave it out.\n"),
+        (["growth", "--head-dim", "64"], "flashlab: growth has head dimensions of its own"),
+        (["forward", "--page", "x.md"], "flashlab: forward fills no page. Only lengths does: flashlab bench lengths --page notebooks/labs/lab1_speedup_vs_length.md.\n"),
         (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
         (["forward", "--head-dim", "96"], "flashlab: the grid has no head_dim 96; it has 64, 128, 256."),
         (["forward", "--part", "3/2"], "flashlab: part '3/2' is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another.\n"),
@@ -217,7 +233,8 @@ def test_csv_and_figures_of_what_is_recorded(tmp_path, capsys):
     assert {"kernel", "pass", "bytes_per_s", "roofline_share", "peak_bytes", "stale"} <= set(lines[0]) and "pass_" not in lines[0]
     names = {path.stem.removeprefix("nvidia-h200-forward-") for path in (tmp_path / "figures").iterdir()}
     kinds, masks = ("tflops", "speedup", "memory", "roofline"), ("full", "causal")
-    assert names == {f"{kind}-{d}-{mask}" for kind in kinds for d in (64, 128, 256) for mask in masks}
+    counted = {f"bytes-{d}-{mask}" for d in (64, 128) for mask in masks}
+    assert names == {f"{kind}-{d}-{mask}" for kind in kinds for d in (64, 128, 256) for mask in masks} | counted
 
 
 def test_compare_says_what_got_slower_and_exits_1(tmp_path, capsys):

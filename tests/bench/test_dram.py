@@ -11,6 +11,7 @@ from flashlab.bench.dram import modelled, programs_at_once, scheduled
 from flashlab.kernels.tiles import backward_tiles_for, forward_tile_for
 from flashlab.problem import AttentionProblem
 from flashlab.traffic.accuracy import accuracy
+from flashlab.traffic.cache import SHARE
 from flashlab.traffic.counter_records import CounterRecord, by_launch
 from flashlab.traffic.launches import Launch
 
@@ -117,4 +118,4 @@ def test_the_record_s_own_gpu_and_lengths_are_modelled():
     for more, tensors in (({"n_k": 2048}, 1024 + 2 * 2048), ({"device": "NVIDIA H200"}, 3 * 1024)):
         assert modelled(record("forward_kernel", **more)).dram_bytes_read == tensors * 16 * 64 * 2
     assert modelled(record("forward_kernel", device="NVIDIA B200")).l2_bytes == modelled(record("forward_kernel"), gpu="B200").l2_bytes
-    assert modelled(record("forward_kernel", device="nobody's"), gpu="A100").l2_bytes == 20 * 2**20
+    assert modelled(record("forward_kernel", device="nobody's"), gpu="A100").l2_bytes == int(40 * 2**20 * SHARE)

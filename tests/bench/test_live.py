@@ -11,6 +11,7 @@ from flashlab.bench.records import record
 from flashlab.bench.sweep import Missing, grid
 from flashlab.bench.timing import Timing
 from flashlab.errors import error
+from flashlab.problem import AttentionProblem
 
 PROBLEMS = grid((64,))[:2]
 ONE = replace(record("triton", "forward", PROBLEMS[0], Timing(1, 1, 1, 5, ""), date="2026-01-02T00", device="cpu"), device="NVIDIA H200")
@@ -56,3 +57,14 @@ def test_a_gpu_that_stays_taken_gives_the_recorded_ones(monkeypatch, capsys):
     on(monkeypatch, "cuda", busy)
     assert measured_or_recorded(PROBLEMS, "forward", ["triton"]) == [ONE]
     assert capsys.readouterr().out == "recorded on NVIDIA H200, 2026-01-02 (GPU-1 was still taken after 5 s, with 1 before you)\n"
+
+
+def test_counters_are_recalled_where_nothing_can_be_counted(monkeypatch, capsys):
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    problem = AttentionProblem(4096, 4096, 64, heads=16, dtype="bfloat16")
+    one, other = live.counted_or_recorded(problem, ["standard", "sdpa-flash"])
+    assert (one.workload, other.workload, one.problem) == ("standard", "sdpa-flash", problem) and len(one.launches) == 3
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and said.startswith("recorded on NVIDIA H200, ") and "; not counted here: Counting with Nsight Compute needs a CUDA GPU" in said
+    with pytest.raises(LookupError, match="was not counted here and is not recorded"):
+        live.counted_or_recorded(problem.with_(heads=3), ["standard"])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from flashlab.bench import lengths
 from flashlab.bench.ceilings import Ceilings
 from flashlab.bench.gallery import draw_all
 from flashlab.bench.record_figures import memory_against_n, roofline_of, speedup_against_n
@@ -69,8 +70,20 @@ def test_a_figure_of_nothing_says_what_it_needs(draw, what):
 
 def test_the_gallery_draws_what_it_can_and_says_what_it_cannot(tmp_path, capsys):
     drawn = draw_all([made(1024)], "forward", tmp_path / "new")
-    assert [path.name for path in drawn] == [f"nvidia-h200-forward-{kind}-128-full.png" for kind in ("tflops", "memory", "roofline")]
+    kinds = ("tflops-128-full", "memory-128-full", "roofline-128-full", "bytes-128-full", "bytes-128-causal")  # bytes: of counter records
+    assert [path.name for path in drawn] == [f"nvidia-h200-forward-{kind}.png" for kind in kinds]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     printed = capsys.readouterr().out
     assert "not drawn: nvidia-h200-forward-speedup-128-full.png: the figure needs forward, head_dim 128, full records of sdpa-flash" in printed
     assert printed.count("not drawn") == 5
+
+
+def test_the_gallery_of_lengths_needs_their_grid(tmp_path, capsys):
+    assert draw_all([made(1024)], "lengths", tmp_path / "none") == [] and "has not been recorded on a GPU yet" in capsys.readouterr().out
+    cells = [
+        replace(record(kernel, "forward", problem, Timing(time, time, time, 5, ""), date="2026", device="cpu", extra_bytes=64), device="NVIDIA H200")
+        for problem in lengths.problems((1,))
+        for kernel, time in (("sdpa-math", 4), ("sdpa-flash", 2))
+    ]
+    drawn = draw_all(cells, "lengths", tmp_path / "new")
+    assert [path.name for path in drawn] == [f"nvidia-h200-lengths-{kind}.png" for kind in ("speedup", "time", "memory")]

@@ -90,12 +90,14 @@ def test_each_repeat_on_a_gpu_is_in_this_order(monkeypatch):
 
 
 def test_a_call_is_refused_only_if_every_audit_is_against_it(monkeypatch):
-    """Who waits for the GPU on a busy computer is woken late now and then: the least counts."""
-    clock, found = _CudaClock.__new__(_CudaClock), [(9.0, 0.0), (1.0, 3.0), (1.0, 0.01)]
+    """Who waits for the GPU on a busy computer is woken late now and then: one audit that agrees is enough."""
+    clock, found = _CudaClock.__new__(_CudaClock), [(1.0, 9.0, 0.0), (1.0, 1.0, 3.0), (1.0, 1.0, 0.01)]
     monkeypatch.setattr(clock, "_after_return", lambda function: found.pop(0), raising=False)
     clock.audit(lambda: None, 1.0)
     assert found == []
-    found[:] = [(9.0, 0.0)] * 20
+    found[:] = [(8.5, 9.0, 0.0)]  # somebody else's work slows this call down, and its events say so too
+    clock.audit(lambda: None, 1.0)
+    found[:] = [(1.0, 9.0, 0.0)] * 20
     with pytest.raises(RuntimeError, match="the timer says 1 ms where a second clock says 9 ms"):
         clock.audit(lambda: None, 1.0)
     assert len(found) == 20 - timing.AUDITS

@@ -3,6 +3,7 @@
 import json
 import re
 
+import nbformat
 import pytest
 from exercise_cells import ROOT, notebook_of, solution_of, stub_of
 
@@ -59,6 +60,17 @@ def test_the_notebook_has_what_a_student_needs(name):
     assert text.count("<details>") >= 3
     assert f'check("{find(name).id}")' in text
     assert re.search(r"[Aa]bout\** \d+ line", text), "say how many lines"
+
+
+@pytest.mark.parametrize("folder", ["exercises", "solutions"])
+@pytest.mark.parametrize("name", EVERY)
+def test_run_all_breaks_neither_an_unsolved_exercise_nor_its_solution(name, folder, tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient")
+    monkeypatch.chdir(tmp_path)  # what was passed is remembered there
+    book = nbformat.read(notebook_of(name, folder), as_version=4)
+    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = json.dumps([cell.get("outputs") for cell in book.cells], ensure_ascii=False)
+    assert ("is not written yet" in shown) is (folder == "exercises")
 
 
 def test_exercises_are_fresh_byte_for_byte_and_nothing_leaks():

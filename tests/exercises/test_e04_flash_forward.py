@@ -2,7 +2,10 @@
 
 import pytest
 
-from exercise_cells import assert_caught
+from exercise_cells import assert_caught, solution_of
+
+from flashlab.grading import marks
+from flashlab.grading.exercise import find
 
 # {misconception: (the test it fails first, the edits that make it)}
 MUTANTS = {
@@ -132,3 +135,34 @@ MUTANTS = {
 def test_each_misconception_is_caught_and_named(misconception):
     test, edits = MUTANTS[misconception]
     assert_caught("e04", misconception, test, edits)
+
+
+STRIPE = '''
+        last_key = np.arange(rows.start, rows.stop) + n_keys - n_q
+        loaded = [(cols, k.load(cols), v.load(cols)) for cols in tiles(n_keys, block_k) if not causal or cols.start <= last_key[-1]]
+        if not loaded:
+            o.store(rows, acc), lse.store(rows, row_max), peak.store(rows, row_sum)
+            continue
+        keys, all_k, all_v = (np.concatenate(parts) for parts in zip(*((np.arange(cols.start, cols.stop), *pair) for cols, *pair in loaded)))
+        scores = scale * (q_tile @ all_k.astype(exact).T)
+        if causal:
+            scores = np.where(keys <= last_key[:, None], scores, -np.inf)
+        row_max = scores.max(axis=1)
+        weights = np.exp(scores - np.where(np.isneginf(row_max), 0, row_max)[:, None])
+        row_sum = weights.sum(axis=1)
+        whole = np.where(row_sum == 0, 1, row_sum)
+        o.store(rows, weights @ all_v.astype(exact) / whole[:, None])
+        with np.errstate(divide="ignore"):
+            lse.store(rows, np.where(np.isneginf(row_max), 0, row_max) + np.log(row_sum))
+        peak.store(rows, np.where(row_sum == 0, 0, 1 / whole))
+        memory.release()
+'''
+
+
+def test_all_keys_of_a_tile_of_queries_at_once_is_the_matrix_again():
+    """It loads tile by tile, so its bytes are right: only the memory that the kernel keeps from it tells."""
+    (source,) = solution_of("e04").values()
+    start = source.index("\n        last_key")
+    result = marks.mark(find("e04"), {"flash_forward": source[:start] + STRIPE})
+    assert [outcome.passed for outcome in result.outcomes] == [True, True, True, True, False], "\n".join(marks.lines(result))
+    assert result.first_failure.finding.misconception == "full n×n matrix built"

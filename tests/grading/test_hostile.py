@@ -73,6 +73,9 @@ ZERO = {
     "script": body("raise ValueError('<script>alert(1)</script>')"),
     "deep_recursion": body("import sys", "sys.setrecursionlimit(10**9)", "f = lambda: f()", "f()"),
     "stores_to_inputs": body("k.store(slice(0, 1), np.zeros((1, k.shape[1])))"),
+    "holds_too_much": body("memory.hold('x', np.broadcast_to(np.zeros(1), (1 << 40, 1 << 20)))"),
+    "holds_many_names": body("for i in range(40_000):", "    memory.hold(str(i), np.zeros(1))"),
+    "holds_a_number": body("memory.hold('x', 3.0)"),
     "endless_loads": body("while True:", "    q.load(slice(0, 1))"),
 }  # fmt: skip
 FULL = {

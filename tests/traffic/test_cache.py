@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from flashlab.errors import error
 from flashlab.hardware import gpu
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule as schedules
-from flashlab.traffic.cache import EFFECTIVE_SHARE, blocks, order_of_time, start_times, through_cache, through_l2
+from flashlab.traffic.cache import BEFORE, DIRTY_SHARE, SHARE, blocks, through_cache, through_l2
 from flashlab.traffic.model import fused_traffic
 from flashlab.traffic.trace import Trace
+from flashlab.traffic.waves import order_of_time
 
 PROBLEM = AttentionProblem(256, 256, 32, heads=4, kv_heads=2, batch=2)
 TILES = {"block_q": 64, "block_k": 32}
@@ -144,59 +144,6 @@ def test_a_larger_cache_never_pays_more():
     assert read == sorted(read, reverse=True) and read[0] > 4 * read[-1]
 
 
-# -- waves ---------------------------------------------------------------------------------------------------------------------
-def happened(trace, slots, lockstep="accesses"):
-    return [(trace[int(i)].program, trace[int(i)].row0) for i in order_of_time(trace.columns, slots, lockstep)]
-
-
-def of_lengths(*lengths, size=8):
-    trace = Trace("waves", tensors={"x": (99, 1, size)})
-    for program, length in enumerate(lengths):
-        for row in range(length):
-            trace.append("load", "x", row0=row, rows=1, cols=1, bytes=size, program=program)
-    return trace
-
-
-def test_one_slot_runs_one_program_after_the_other():
-    assert happened(of_lengths(2, 1, 2), 1) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]
-
-
-def test_programs_that_run_together_take_turns_in_launch_order():
-    assert happened(of_lengths(2, 2, 2), 3) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
-
-
-def test_the_next_program_takes_the_slot_of_the_one_that_ends():
-    assert happened(of_lengths(3, 1, 1, 1), 2) == [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (3, 0)]
-    assert start_times(np.array([3, 1, 1, 1]), 2).tolist() == [0, 0, 1, 2]
-
-
-def test_equal_programs_run_in_waves():
-    assert start_times(np.full(7, 5), 3).tolist() == [0, 0, 0, 5, 5, 5, 10]
-
-
-def test_in_lockstep_by_bytes_a_large_tile_takes_longer():
-    trace = Trace("waves", tensors={"x": (99, 1, 1)})
-    for program, sizes in enumerate(((4, 4), (1, 1, 1, 1, 1))):
-        for row, size in enumerate(sizes):
-            trace.append("load", "x", row0=row, rows=1, cols=1, bytes=size, program=program)
-    assert happened(trace, 2, "bytes") == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (0, 1), (1, 4)]
-    assert happened(trace, 2, "accesses") == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2), (1, 3), (1, 4)]
-
-
-def test_a_trace_whose_programs_are_not_in_order_is_put_in_order():
-    trace = Trace("waves", tensors={"x": (99, 1, 1)})
-    for program in (1, 0, 1, 0):
-        trace.append("load", "x", row0=len(trace), rows=1, cols=1, bytes=1, program=program)
-    assert happened(trace, 1) == [(0, 1), (0, 3), (1, 0), (1, 2)]
-
-
-def test_a_lockstep_that_is_not_known_is_refused():
-    needed = "lockstep is 'time'; programs that run together keep step by bytes or accesses. Pass lockstep='bytes' or leave it out."
-    with pytest.raises(ValueError) as caught:
-        through_l2(of_lengths(1), "H200", lockstep="time")
-    assert str(caught.value) == needed == str(error("lockstep", given="time", allowed="bytes or accesses"))
-
-
 # -- blocks ----------------------------------------------------------------------------------------------------------------------
 def test_tiles_and_rows_of_one_tensor_meet_in_common_blocks():
     """Stored in tiles of 4 x 2, read by rows of 6: blocks of 1 x 2."""
@@ -204,7 +151,7 @@ def test_tiles_and_rows_of_one_tensor_meet_in_common_blocks():
     trace.append("store", "x", col0=2, rows=4, cols=2, bytes=8)
     trace.append("load", "x", row0=3, rows=1, cols=6, bytes=6)
     trace.append("load", "x", row0=2, rows=1, cols=6, bytes=6)
-    block, size, op = blocks(trace.columns, np.arange(3), trace, 1000)
+    block, size, op, _ = blocks(trace.columns, np.arange(3), trace, 1000)
     assert size.tolist() == [2] * 10 and op.tolist() == [1] * 4 + [0] * 6
     assert len(set(block[:4].tolist())) == 4 and block[5] == block[3] and block[8] == block[2]
     assert through_cache(trace, 100, slots=1).dram == {("x", "read"): 8}
@@ -256,7 +203,7 @@ def test_the_fused_kernel_pays_what_an_h200_counted():
 
 def test_the_share_scales_the_device_s_l2():
     trace = SCHEDULES["forward"](PROBLEM)
-    for share in (1.0, EFFECTIVE_SHARE):
+    for share in (1.0, SHARE):
         assert through_l2(trace, gpu("H200"), share=share).l2_bytes == int(60 * 2**20 * share)
 
 
@@ -264,7 +211,7 @@ def test_two_numbers_always():
     result = through_l2(SCHEDULES["forward"](PROBLEM), "H200")
     assert repr(result) == (
         "forward_kernel: of 1,179,648 bytes read and 139,264 written, 262,144 are read from DRAM and 0 written to it;"
-        " 139,264 are left in an L2 of 31,457,280"
+        " 139,264 are left in an L2 of 52,219,084"
     )
     assert result.requested_bytes_read == 1_179_648 and result.dram_bytes_read == 262_144
 

@@ -13,7 +13,7 @@ from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records as records
 from flashlab.traffic import counters, ncu
-from flashlab.traffic.counter_records import CounterRecord, digest, grid, held, load, measure_or_recall, measure_or_recall_many, recall, record, stale
+from flashlab.traffic.counter_records import CounterRecord, count_or_recall_many, digest, grid, held, load, measure_or_recall, measure_or_recall_many, recall, record, stale
 from flashlab.traffic.launches import Counted, Uncounted, launch
 
 PROBLEM = AttentionProblem(1024, 1024, 64, heads=16, dtype="bfloat16")
@@ -141,6 +141,9 @@ def test_of_a_list_only_what_could_not_be_counted_is_recalled(folder, monkeypatc
     one, two = measure_or_recall_many(requests, budget_s=7)
     assert one.where == "counted here" and two.where == "recorded on NVIDIA H200, 2026-11-05; not counted here: one call takes 9 s"
     assert asked[-1] == (requests, {"budget_s": 7})
+    nowhere = [*requests[:1], ("flash1", "forward", PROBLEM.with_(n_q=2048, n_k=2048))]
+    there = Uncounted(*nowhere[1], "one call takes 9 s")
+    assert count_or_recall_many(nowhere) == [here, there]  # what can be had neither way is told, not raised
 
 
 def test_what_is_held_in_a_few_words():

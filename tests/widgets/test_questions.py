@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling", "triton_primer", "triton_forward", "backward", "triton_backward")
+QUIZZES = ("start_here", "standard_attention", "roofline", "online_softmax", "tiling", "triton_primer", "triton_forward", "backward", "triton_backward", "making_it_fast")
 
 RIGHT = [
     ("start_here", "Why was flash faster", ["It moved fewer bytes between memory and processor."]),
@@ -62,6 +62,20 @@ RIGHT = [
     ("triton_backward", "two-kernel backward moved how many bytes", 54_016),
     ("triton_backward", "Keys tiles become twice as tall", ["the bytes of q and do that the keys kernel reads"]),
     ("triton_backward", "torch.compile must understand", ["False"]),
+    ("making_it_fast", "What limits it on an H200", ["Tensor cores, and whatever keeps them waiting: powers of two, latency, too few programs."]),
+    ("making_it_fast", "How many programs of 4 warps fit", 3),
+    ("making_it_fast", "Why was the kernel with tl.exp", ["tl.exp keeps results near zero that exp2 may flush to 0: a comparison and two multiplications more for each score."]),
+    (
+        "making_it_fast",
+        "What did FlashAttention-2 change",
+        [
+            "acc is divided once, not in each step",
+            "queries are shared out among programs, and o stays in registers",
+            "tiles that the causal mask hides are skipped, and whole ones not compared",
+        ],
+    ),
+    ("making_it_fast", "Why does `place` start", ["So that no long program runs alone at the end while the rest of the GPU stands still."]),
+    ("making_it_fast", "What follows from these counters", ["Bytes, DRAM and the number of warps are not what it lacks; why its warps wait must be sampled, or tried out."]),
 ]
 
 

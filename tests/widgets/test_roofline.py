@@ -52,6 +52,15 @@ def test_points_sit_on_the_roof_or_where_they_were_measured():
     assert (first.get_color(), first.get_marker()) == ALGORITHMS["standard"][1:]
 
 
+def test_a_point_placed_again_keeps_its_look_and_is_hollow():
+    figure = roofline_figure("H200", [("standard", 62.0, 120e12), ("standard: by counters", 63.4, 120e12), ("mine: fast", 500.0, 9e13)], "bfloat16")
+    points = {line.get_label().split(": 6")[0]: line for line in _lines(figure) if "FLOP/byte" in line.get_label()}
+    filled, hollow, mine = points.values()
+    assert list(points) == ["standard attention", "standard attention, by counters", "mine: fast: 500 FLOP/byte, 90.0 TFLOP/s"]
+    assert (hollow.get_color(), hollow.get_marker()) == (filled.get_color(), filled.get_marker()) == ALGORITHMS["standard"][1:]
+    assert hollow.get_markerfacecolor() == "none" != mine.get_markerfacecolor() and filled.get_markersize() < hollow.get_markersize()
+
+
 def test_measured_ceilings_are_dashed():
     without, measured = (roofline_figure("H200", [], ceilings=c) for c in (None, {"hbm_bytes_per_s": 4.26e12, "flops_per_s": 798e12}))
     dashed = [line for line in _lines(measured) if line.get_linestyle() == "--"]

@@ -5,9 +5,11 @@ Python that only an interpreter would run does not compile. Nothing is launched.
 
 import numpy as np
 
+from . import limits
 from .child import Line, fault
 from .kernel_child import load_cell
 
+FILE_BYTES, MEMORY_BYTES = 64 << 20, 4 << 30  # of what the compiler writes and maps
 ARCH, WARP = 80, 32  # A100: the oldest GPU that the course compiles for
 TYPES = {"float16": "fp16", "float32": "fp32", "float64": "fp64", "int32": "i32", "int64": "i64", "int8": "i8", "uint8": "u8", "bool": "i1"}
 
@@ -36,6 +38,9 @@ def compile_kernel(kernel, request, arrays):
 def main():
     line = Line()
     setup, _ = line.receive()
+    import triton  # noqa: F401  before time and memory are limited; Triton starts ptxas, so processes are not forbidden
+
+    limits.limit(setup["limits"]["cpu_s"], FILE_BYTES, MEMORY_BYTES)
     try:
         scope, path = load_cell(setup["cells"][0])
     except BaseException as problem:  # noqa: BLE001

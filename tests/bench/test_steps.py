@@ -1,0 +1,185 @@
+"""The ladder's runner: what is wrong is not timed, what is recorded is shown, and what explains a step is worked out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from flashlab import cli, runtime
+from flashlab.bench import ladder, peers, records, steps
+from flashlab.bench.ladder import Ladder, idle, through
+from flashlab.bench.ladder_figure import draw
+from flashlab.bench.records import Record
+from flashlab.bench.sweep import Missing
+from flashlab.errors import ERRORS
+from flashlab.problem import AttentionProblem
+from flashlab.traffic import counter_records, counters
+from flashlab.traffic.launches import Counted, Launch
+from flashlab.traffic.model import attention_flops, flash2_traffic
+
+SMALL = AttentionProblem(48, 48, 16, batch=2, heads=2, causal=True, dtype="float32")
+DATE, LATER = "2026-11-29T10:00:00+00:00", "2026-11-30T10:00:00+00:00"
+
+
+def made(kernel, time_ms, head_dim=128, date=DATE):
+    p = steps.problem(head_dim)
+    digest = records.digest_of(kernel, "forward") if records.is_ours(kernel) else None
+    sizes = (p.dtype, p.batch, p.heads, p.kv_heads, p.n_q, p.n_k, p.head_dim, p.causal)
+    return Record(kernel, "forward", *sizes, time_ms, time_ms, time_ms, 275 / time_ms, 0, "NVIDIA H200", "580", "2.11", "3.6", date, digest)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """recorded/steps/ with two runs: the newer one is shown."""
+    monkeypatch.setattr(steps, "RECORDED", tmp_path)
+    lines = [made("steps/tiles", 9.0), made("sdpa-flash", 1.0), made("steps/tiles", 2.0, date=LATER), made("steps/warps", 1.0, date=LATER), made("sdpa-flash", 1.5, date=LATER)]
+    for one in lines:
+        records.append(one, tmp_path / "nvidia-h200.jsonl")
+    return tmp_path
+
+
+@pytest.fixture
+def nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "RECORDED", tmp_path)
+
+
+def test_without_a_gpu_the_newest_run_is_shown_and_said_to_be(kept, capsys, monkeypatch):
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    table = steps.measure(["warps", "tiles"], head_dim=128)
+    assert capsys.readouterr().out == "recorded on NVIDIA H200, 2026-11-30 (there is no GPU here)\n"
+    assert table.names == ["tiles", "warps"] and table["warps"].gain == 2.0 and table["warps"].against_sdpa == 1.5
+    assert table["tiles"].gain is None  # `small` was not timed
+    lines = repr(table).splitlines()
+    assert len(lines) == 4 and "2.00 tiles" in lines[3] and "<td" in table._repr_html_()
+
+
+def test_before_anything_is_recorded_the_table_has_what_is_known(nothing, capsys, monkeypatch):
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    table = steps.measure(head_dim=64)
+    assert "recorded on no machine yet" in capsys.readouterr().out
+    assert "not measured yet" in repr(table) and len(table.rows()) == 1 + len(counters.STEPS)
+    ((name, intensity, rate),) = Ladder(["l2"], table.problem, []).points()  # by the L2 model, and not timed
+    assert name == "l2" and 500 < intensity < 900 and rate is None
+    assert cli.main(["bench", "steps"]) == 2 and "flashlab bench steps needs a CUDA GPU" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_command_shows_what_is_recorded(kept, capsys, monkeypatch):
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    assert cli.main(["bench", "steps"]) == 0
+    said = capsys.readouterr().out
+    assert "Nothing was timed" in said and "2.00 tiles" in said and "head_dim 64" in said
+
+
+def test_changed_code_makes_a_record_stale(kept):
+    fresh = made("steps/tiles", 2.0)
+    assert not records.stale(fresh) and records.stale(replace(fresh, digest="0" * 12))
+    assert records.digest_of("steps/tiles", "forward") != records.digest_of("triton", "forward")
+    assert not records.stale(made("sdpa-flash", 1.0))
+
+
+@pytest.mark.parametrize(
+    "line, call, text",
+    [
+        ("steps_name", lambda: steps.measure("tails"), "the ladder has no step 'tails'; its steps are: flash1, small, .*Pass one or more"),
+        ("steps_head_dim", lambda: steps.measure("tiles", head_dim=96), "the steps are timed at head_dim 64, 128, not 96. Pass one of these"),
+    ],
+)
+def test_what_there_is_not(line, call, text):
+    with pytest.raises(ERRORS[line][0], match=text):
+        call()
+
+
+# -- measuring -----------------------------------------------------------------------------------------------------------
+def test_a_wrong_result_is_named_and_not_timed(monkeypatch):
+    """On a CPU, with clocks that take no time: the broken step fails, the others and SDPA go on."""
+
+    def broken(name, q, k, v, *, is_causal, scale):
+        return steps._step(name, q, k, v, is_causal=False, scale=scale)
+
+    right = {name: replace(peer, cuda_only=False) for name, peer in steps.PEERS.items()}
+    right["steps/warps"] = peers.Peer("steps/warps", partial(broken, "warps"), passes=("forward",))
+    monkeypatch.setattr(steps, "PEERS", right)
+    device = runtime.device()
+    problem = SMALL if device == "cpu" else SMALL.with_(dtype="bfloat16", head_dim=64)
+    found = list(steps.timed(["tiles", "warps"], [problem], device=device, budget_ms=0, date=DATE))
+    assert [(type(one), one.kernel) for one in found] == [(Missing, "steps/warps"), (Record, "sdpa-flash"), (Record, "steps/tiles")]
+    assert found[0].failed and found[0].why.startswith("wrong result: it differs from float64 by ")
+    assert all(one.date == DATE for one in found[1:])
+
+
+def test_a_step_that_raises_is_named():
+    def raises(q, k, v, **options):
+        raise RuntimeError("out of resource: shared memory")
+
+    assert steps._fault(peers.Peer("steps/x", raises), SMALL, runtime.device()) == "RuntimeError: out of resource: shared memory"
+
+
+def test_nan_is_wrong():
+    nan = peers.Peer("steps/x", lambda q, k, v, **options: q * torch.nan)
+    assert "differs from float64 by nan" in steps.wrong(nan, SMALL, runtime.device())
+
+
+# -- what explains a step ----------------------------------------------------------------------------------------------------
+def test_bytes_are_the_closed_forms_and_the_order_changes_only_dram():
+    p = steps.problem(128)
+    moved = {name: through(name, p) for name in ("fit", "l2", "all-heads")}
+    formula = flash2_traffic(p, block_q=128, block_k=64)
+    assert {one.requested_bytes_read + one.requested_bytes_written for one in moved.values()} == {formula.bytes_moved}
+    inputs = 3 * 64 * 4096 * 128 * 2
+    assert moved["fit"].dram_bytes_read == inputs < moved["l2"].dram_bytes_read < 2 * inputs < moved["all-heads"].dram_bytes_read
+
+
+def test_how_much_of_the_gpu_stands_idle():
+    p = steps.problem(128)
+    assert idle("flash1", p) == pytest.approx(1 - 64 / 132)  # 64 programs of one length on 132 multiprocessors
+    assert idle("l2", p) < 0.02 < 0.1 < idle("longest", p) <= idle("whole", p)
+
+
+def test_counters_join_the_table_where_they_are_recorded(kept, monkeypatch):
+    launch = Launch("step_kernel", (2048, 1, 1), 256, 176, 131_072, 12.0, 12.5, 1.0, 200_000_000, 60_000_000, 10, 10, 10, 10, 44.0)
+    p = steps.problem(128)
+    flops = attention_flops(p)
+    digest = counter_records.digest("steps/warps", "forward")
+    machine = {"device": "NVIDIA H200", "driver": "580", "torch": "2.11", "triton": "3.6", "ncu": "2025", "date": DATE}
+    one = counter_records.CounterRecord(Counted("steps/warps", "forward", p, (launch,)), **machine, digest=digest)
+    monkeypatch.setattr(counter_records, "load", lambda: [one, replace(one, digest="0" * 12)])
+    table = Ladder(["tiles", "warps"], p, steps.recorded(["tiles", "warps"]))
+    (_, modelled, _), (name, intensity, rate) = table.points()
+    assert name == "warps" and intensity == pytest.approx(flops / 260e6) and rate == 275e12 and modelled != intensity
+    assert table["warps"].counted == launch and table["tiles"].counted is None and table.rows()[2][-2:] == ("260", "44%")
+
+
+def test_the_counters_grid_of_the_ladder():
+    parts = counter_records.ladder()
+    assert [len(part) for part in parts] == [len(counters.STEPS)] * 2
+    assert {(p.batch, p.heads, p.n_q, p.head_dim, p.causal) for part in parts for _, _, p in part} == {(4, 16, 4096, 64, True), (4, 16, 4096, 128, True)}
+    assert counter_records.digest("steps/fit", "forward") and ladder.BESIDE == steps.BESIDE
+
+
+def test_gains_of_both_head_dims_say_once_where_they_are_from(kept, capsys, monkeypatch):
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    records.append(made("steps/tiles", 6.0, 64, LATER), kept / "nvidia-h200.jsonl")
+    records.append(made("steps/warps", 5.0, 64, LATER), kept / "nvidia-h200.jsonl")
+    assert steps.gains("warps") == {"head_dim 64": 1.2, "head_dim 128": 2.0}
+    assert capsys.readouterr().out == "recorded on NVIDIA H200, 2026-11-30 (there is no GPU here)\n"
+    assert steps.gains("fold") == {"head_dim 64": "not timed", "head_dim 128": "not timed"}
+
+
+def test_the_figure_has_a_bar_for_each_step_and_a_line_for_sdpa(kept):
+    figure = draw(Ladder(["tiles", "wide", "warps"], steps.problem(128), steps.recorded(["tiles", "wide", "warps"])))
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [275 / 2, 0, 275]
+    assert [bool(bar.get_hatch()) for bar in axes.patches] == [False, True, False]  # `wide` was left
+    assert [text.get_text() for text in axes.texts] == ["138", "not timed", "275"]
+    assert axes.get_legend().get_texts()[0].get_text().endswith(": 183") and "H200" in axes.get_title()
+
+
+def test_what_the_parts_of_a_gpu_need_at_least():
+    """At head_dim 64 powers of two take nearly as long as products, at 128 half as long; DRAM a fifth of either."""
+    for head_dim, share in ((64, 0.924), (128, 0.462)):
+        least = ladder.least_ms(steps.problem(head_dim))
+        assert least["exponentials"] / least["tensor cores"] == pytest.approx(share, abs=1e-3)
+        assert least["DRAM"] / least["tensor cores"] == pytest.approx(0.201, abs=1e-3)

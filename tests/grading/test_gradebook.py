@@ -1,0 +1,89 @@
+"""gradebook.py: nbgrader's hand-given marks reach grades.csv, the sandbox's reach nbgrader; no student's code runs for it."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from class_of import notebook, solution
+from exercise_cells import ROOT
+
+from flashlab.grading import gradebook, sandbox
+from flashlab.grading.exercise import find
+from flashlab.grading.grade import grade
+
+E04 = find("e04")
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A course that nbgrader opened: released, two students collected, one answer graded by hand."""
+    nbgrader = pytest.importorskip("nbgrader.api", reason="nbgrader comes with the extras test and instructor")
+    if shutil.which("alembic", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}") is None:
+        pytest.skip("nbgrader needs alembic on PATH to make a gradebook")
+    folder = tmp_path_factory.mktemp("course")
+    shutil.copytree(ROOT / "solutions", folder / "solutions")
+    shutil.copy(ROOT / "nbgrader_config.py", folder)
+    for student, source in (("alice", "print('careful')\n" + solution()), ("bob", "import os\nos._exit(3)\n" + solution())):
+        place = folder / "submitted" / student / E04.name
+        place.mkdir(parents=True)
+        made = notebook(source)
+        made["cells"][-1]["source"] = "Half the bytes."
+        (place / f"{E04.name}.ipynb").write_text(json.dumps(made))
+    app = "import sys; from nbgrader.apps import NbGraderApp; sys.exit(NbGraderApp.launch_instance())"
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    for command in ("generate_assignment", "autograde"):
+        done = subprocess.run([sys.executable, "-c", app, command, E04.name], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+    with nbgrader.Gradebook(f"sqlite:///{folder}/gradebook.db") as book:
+        for submission in book.assignment_submissions(E04.name):
+            for grade_ in submission.notebooks[0].grades:
+                if grade_.cell.cell_type == "markdown" and submission.student.id == "alice":
+                    grade_.manual_score, grade_.needs_manual_grade = 1.5, False
+        book.db.commit()
+    return folder
+
+
+def test_nbgrader_releases_the_same_bytes_and_no_hidden_case(course):
+    released = course / "exercises" / E04.name
+    assert [path.name for path in released.iterdir()] == [f"{E04.name}.ipynb"]
+    assert (released / f"{E04.name}.ipynb").read_bytes() == (ROOT / "exercises" / E04.name / f"{E04.name}.ipynb").read_bytes()
+
+
+def test_nbgrader_runs_no_students_code(course):
+    assert (course / "autograded/bob" / E04.name / f"{E04.name}.ipynb").is_file(), "os._exit would have ended its kernel"
+
+
+def test_marks_given_by_hand_come_out(course):
+    assert gradebook.by_hand(course / "gradebook.db", E04) == {"alice": 1.5, "bob": None}
+
+
+def test_one_command_gives_both_marks_and_nbgrader_sees_ours(course, tmp_path):
+    from nbgrader.api import Gradebook
+
+    if not sandbox.works():
+        pytest.skip(sandbox.why_not())
+    grade(course / "submitted", "e04", tmp_path / "out", gradebook=course / "gradebook.db", progress=None)
+    rows = {row["student"]: row for row in csv.DictReader((tmp_path / "out/grades.csv").open())}
+    assert [rows["alice"][name] for name in ("points", "by hand", "total")] == ["10", "1.5", "11.5"]
+    assert [rows["bob"][name] for name in ("points", "by hand", "total")] == ["0", "", "0"]
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as book:
+        scores = {submission.student.id: submission.score for submission in book.assignment_submissions(E04.name)}
+    assert scores == {"alice": 11.5, "bob": 0}
+
+
+def test_a_gradebook_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ValueError) as caught:
+        gradebook.by_hand(tmp_path / "gradebook.db", E04)
+    text = f"nbgrader's gradebook {tmp_path}/gradebook.db cannot be used: there is no such file. Pass the gradebook.db of this course, or leave --gradebook out."
+    assert str(caught.value) == text
+
+
+def test_without_nbgrader_it_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "gradebook.db").write_text("")
+    monkeypatch.setitem(sys.modules, "nbgrader.api", None)
+    with pytest.raises(ValueError, match="nbgrader is not installed: pip install -e '.\\[instructor\\]'"):
+        gradebook.by_hand(tmp_path / "gradebook.db", E04)

@@ -1,0 +1,64 @@
+"""roster.py: Canvas's export in, a CSV that Canvas imports out."""
+
+import csv
+import io
+
+import pytest
+
+from flashlab.grading import roster
+from flashlab.grading.exercise import find
+from flashlab.grading.submissions import Submission
+
+E04 = find("e04")
+EXPORT = (
+    "\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,e04_flash_forward (998),Final Score\n"
+    "    Points Possible,,,,,12,\n"
+    '"Doe, Jane",12,s12,jdoe@uni.edu,A,,50\n'
+    '"Roe, John",13,s13,jroe@uni.edu,A,,60\n'
+    '"Student, Test",99,,,A,,\n'
+)
+
+
+@pytest.fixture
+def export(tmp_path):
+    path = tmp_path / "canvas.csv"
+    path.write_text(EXPORT, encoding="utf-8")
+    return path
+
+
+def test_students_are_matched_by_id_login_or_sis_id(export):
+    _, rows = roster.read(export)
+    given = [Submission("doejane_12", "a", None, number="12"), Submission("jroe@uni.edu", "b", None), Submission("s13", "c", None), Submission("nobody", "d", None)]
+    found, nobody = roster.matched(rows, given)
+    assert {student: row["Student"] for student, row in found.items()} == {"doejane_12": "Doe, Jane", "jroe@uni.edu": "Roe, John", "s13": "Roe, John"}
+    assert [one.student for one in nobody] == ["nobody"]
+
+
+def test_the_csv_has_canvas_columns_and_its_name_for_the_assignment(export):
+    columns, rows = roster.read(export)
+    text = roster.canvas_csv(columns, rows, E04, {1: 8.5, 2: 10}, 12)
+    assert list(csv.reader(io.StringIO(text))) == [
+        ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "e04_flash_forward (998)"],
+        ["    Points Possible", "", "", "", "", "12"],
+        ["Doe, Jane", "12", "s12", "jdoe@uni.edu", "A", "8.5"],
+        ["Roe, John", "13", "s13", "jroe@uni.edu", "A", "10"],
+        ["Student, Test", "99", "", "", "A", ""],
+    ]
+
+
+@pytest.mark.parametrize(
+    "content, why",
+    [
+        (None, "there is no such file"),
+        (b"name,mark\na,1\n", "it has no column Student and ID"),
+        (b"", "it has no column Student and ID"),
+        (b"\xff\xfe\x00", "it cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)"),
+    ],
+)
+def test_what_is_no_roster_is_said(tmp_path, content, why):
+    path = tmp_path / "r.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        roster.read(path)
+    assert str(caught.value) == f"{path} is no gradebook of Canvas: {why}. Export it in Canvas under Grades, Export, and pass that file."
