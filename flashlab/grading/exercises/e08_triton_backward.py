@@ -10,9 +10,11 @@ one order, so equal numbers there would prove nothing; the trace does.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
+from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Judge, Test
 from flashlab.grading.judge import differs, recognise, shown, tiles_at_most, traffic, values
 from flashlab.traffic.trace import Trace
 
@@ -164,6 +166,11 @@ def symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
 def budget(call: Call, answer: Answer) -> Finding | None:
     """At most three times the error of attention in plain float16, where every operator rounds what it stores."""
     wanted, dtype = expected(call), call.arrays["q"].dtype
+    if "delta" in wanted:
+        terms = np.abs(call.arrays["do"].astype(np.float64) * call.arrays["o"].astype(np.float64)).sum(axis=2).max()
+        what = differs("delta", answer.arrays.get("delta"), wanted["delta"], 1e-5 * terms, 0.0)
+        if what:
+            return Finding(f"{what}. It is a sum in float32 of {HEAD_DIM} products in float32", "low-precision accumulator", input=str(call))
     given = {name: call.arrays[name].astype(np.float64) for name in ("q", "k", "v", "do")}
     plain = gradients(**given, scale=call.options["scale"], causal=call.options["CAUSAL"], rounded=lambda x: x.astype(dtype).astype(np.float64))
     for name in [output for output in OUTPUTS[QUERIES if "dq" in wanted else KEYS] if output != "delta"]:
@@ -251,8 +258,23 @@ TESTS = {
 POINTS = {"": 2, "ragged": 1, "layout": 1, "causal": 2, "budget": 1, "bytes": 1}
 NAMED = {QUERIES: "dq", KEYS: "dk, dv"}
 
-VALUES = values(expected, atol=3e-5, rtol=3e-5, imitations=IMITATIONS, symptom=symptom)
-LAYOUT = values(expected, atol=3e-5, rtol=3e-5, imitations=IMITATIONS, symptom=lambda call, got: "stride assumed contiguous")
+def shortened(judge: Judge) -> Judge:
+    """The same judge; its finding gives the input by sizes alone, and says so where only head 0 is right."""
+
+    def judged(call: Call, answer: Answer) -> Finding | None:
+        finding = judge(call, answer)
+        if finding is None:
+            return None
+        wanted = expected(call)
+        alone = [name for name in wanted if len(wanted[name]) > 1 and not differs(name, answer.arrays[name][:1], wanted[name][:1], 3e-5, 3e-5)]
+        hint = f"Of {alone[0]} only head 0 is right. Where does the next head's begin?" if alone and not finding.misconception else finding.hint
+        return replace(finding, input=str(call), hint=hint)
+
+    return judged
+
+
+VALUES = shortened(values(expected, atol=3e-5, rtol=3e-5, imitations=IMITATIONS, symptom=symptom))
+LAYOUT = shortened(values(expected, atol=3e-5, rtol=3e-5, imitations=IMITATIONS, symptom=lambda call, got: "stride assumed contiguous"))
 
 
 def by_dtype(call: Call, answer: Answer) -> Finding | None:
