@@ -1,9 +1,10 @@
 """e08_triton_backward: each misconception is a mutant of one of the two kernels, caught at a named test with its name."""
 
 import pytest
-from exercise_cells import assert_caught, solution_of
+from exercise_cells import ROOT, assert_caught, solution_of, stub_of
 from kernel_mutants import failures
 
+from flashlab.grading import marks
 from flashlab.grading.exercise import find
 from flashlab.grading.exercises.e08_triton_backward import KEYS, QUERIES
 from flashlab.grading.misconceptions import MEANS
@@ -107,3 +108,92 @@ def test_other_faults_are_caught_at_their_test_in_plain_words(found):
 
 def test_what_is_printed_names_it():
     assert_caught("e08", "delta left out", "dq", [("(dweights - row_delta[:, None])", "dweights")])
+
+
+# other right ways, as far from the solution as they get
+RIGHT = {
+    QUERIES: '''
+@triton.jit
+def rows_of(base, row, stride, n, HEAD_DIM: tl.constexpr):
+    return tl.load(base + row[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :], mask=row[:, None] < n, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def dq_delta_kernel(
+    q, k, v, o, do, lse, delta, dq, n_q, n_k, q_row, q_head, k_row, k_head, scale,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):
+    """In float32 throughout, exp2, the last tile of keys first, weights masked after the exponential."""
+    head, first = tl.program_id(1), tl.program_id(0) * BLOCK_Q
+    row = first + tl.arange(0, BLOCK_Q)
+    q_tile = rows_of(q + head * q_head, row, q_row, n_q, HEAD_DIM) * (scale * LOG2_E)
+    do_tile = rows_of(do + head * q_head, row, q_row, n_q, HEAD_DIM)
+    row_lse = tl.load(lse + head * n_q + row, mask=row < n_q, other=0.0) * LOG2_E
+    summed = tl.sum(do_tile * rows_of(o + head * q_head, row, q_row, n_q, HEAD_DIM), axis=1)
+    grad = tl.zeros([BLOCK_Q, HEAD_DIM], dtype=tl.float32)
+    tiles = tl.cdiv(n_k, BLOCK_K)
+    start = (tiles - 1) * BLOCK_K
+    while start >= 0:
+        if (not CAUSAL) or start <= first + BLOCK_Q - 1 + n_k - n_q:
+            j = start + tl.arange(0, BLOCK_K)
+            k_tile = rows_of(k + head // GROUP * k_head, j, k_row, n_k, HEAD_DIM)
+            v_tile = rows_of(v + head // GROUP * k_head, j, k_row, n_k, HEAD_DIM)
+            weights = tl.exp2(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") - row_lse[:, None])
+            shown = (j < n_k)[None, :] & (row < n_q)[:, None]
+            if CAUSAL:
+                shown = shown & (row[:, None] - j[None, :] >= n_q - n_k)
+            weights = tl.where(shown, weights, 0.0)
+            grad += tl.dot(weights * (tl.dot(do_tile, tl.trans(v_tile), input_precision="ieee") - summed[:, None]), k_tile, input_precision="ieee")
+        start -= BLOCK_K
+    at = head * q_head + row[:, None] * q_row + tl.arange(0, HEAD_DIM)[None, :]
+    tl.store(dq + at, (grad * scale).to(dq.dtype.element_ty), mask=row[:, None] < n_q)
+    tl.store(delta + head * n_q + row, summed, mask=row < n_q)
+''',
+    KEYS: '''
+@triton.jit
+def dk_dv_kernel(
+    q, k, v, do, lse, delta, dk, dv, n_q, n_k, q_row, q_head, k_row, k_head, scale,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):
+    """Transposed tiles as the library has them, and heads inside queries: one loop over both."""
+    j, d = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K), tl.arange(0, HEAD_DIM)
+    mine = tl.program_id(1) * k_head + j[:, None] * k_row + d[None, :]
+    k_tile = tl.load(k + mine, mask=j[:, None] < n_k, other=0.0)
+    v_tile = tl.load(v + mine, mask=j[:, None] < n_k, other=0.0)
+    sums_k = tl.zeros([BLOCK_K, HEAD_DIM], tl.float32)
+    sums_v = tl.zeros([BLOCK_K, HEAD_DIM], tl.float32)
+    tiles = tl.cdiv(n_q, BLOCK_Q)
+    skipped = 0
+    if CAUSAL:
+        skipped = max(tl.program_id(0) * BLOCK_K - n_k + n_q, 0) // BLOCK_Q
+    for step in range((tiles - skipped) * GROUP):
+        head = tl.program_id(1) * GROUP + step % GROUP
+        i = (skipped + step // GROUP) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+        theirs = head * q_head + i[:, None] * q_row + d[None, :]
+        q_tile = tl.load(q + theirs, mask=i[:, None] < n_q, other=0.0)
+        do_tile = tl.load(do + theirs, mask=i[:, None] < n_q, other=0.0)
+        known = tl.load(lse + head * n_q + i, mask=i < n_q, other=-INF)
+        scores = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale
+        if CAUSAL:
+            scores = tl.where(j[:, None] <= i[None, :] + n_k - n_q, scores, -INF)
+        weights = tl.where(known[None, :] == -INF, 0.0, tl.exp(scores - known[None, :]))
+        weights = tl.where(j[:, None] < n_k, weights, 0.0)
+        sums_v = tl.dot(weights.to(do_tile.dtype), do_tile, sums_v, input_precision="ieee")
+        lost = tl.load(delta + head * n_q + i, mask=i < n_q, other=0.0)
+        dscores = weights * (tl.dot(v_tile, do_tile.T, input_precision="ieee") - lost[None, :]) * scale
+        sums_k = tl.dot(dscores.to(q_tile.dtype), q_tile, sums_k, input_precision="ieee")
+    tl.store(dk + mine, sums_k, mask=j[:, None] < n_k)
+    tl.store(dv + mine, sums_v, mask=j[:, None] < n_k)
+''',
+}
+
+
+def test_other_right_ways_get_full_marks():
+    result = marks.mark(find("e08").with_hidden(ROOT / "solutions"), RIGHT)
+    assert result and result.points == 16, "\n".join(marks.lines(result))
+
+
+def test_one_solved_kernel_keeps_its_points_while_the_other_is_a_stub():
+    result = marks.mark(find("e08"), {**stub_of("e08"), QUERIES: RIGHT[QUERIES]}, stop=True)
+    assert result.points == 8 and not result.unsolved
+    assert result.first_failure.finding.what == "NotImplementedError"
