@@ -9,6 +9,7 @@ What happens to a submission, in the order of the files:
     judge             compares an answer with ours and says what differs
     misconceptions    what the difference usually means
     marks             every test, its points, the lines that `flashlab check` prints
+    budget            a judge for low precision: at most twice the error of plain PyTorch
     checking, progress  for the reader; grade, report and others for an instructor
     release           exercises/ from solutions/
 
@@ -62,7 +63,9 @@ counted, so `values` and `traffic` work as above, and `tiles_at_most` refuses a 
 trace a parameter `q_ptr` is called q; INF and LOG2_E are there as names. The cell may hold @triton.jit functions only (kernel_rules says what
 they may use). On a reader's GPU check() also makes the calls of `gpu_cases` (with `cast="float16"` or "bfloat16" in the
 Call, `exact=("lse",)` for arrays that stay float32), judged by `gpu_judges`, whose tolerance is for those dtypes: an extra,
-worth no points. The first call of each test is also compiled for sm_80, without the interpreter.
+worth no points; `within_budget(plain)` of grading/budget.py knows the tolerance. The first call of each test is also compiled for
+sm_80, without the interpreter, so let a test begin with each constexpr that opens a branch. In an exercise's own tests KernelMutants
+of exercise_cells.py runs all mutants in one child.
 
 To try: `PYTHONPATH=. python -m flashlab.cli check e04 --file solutions/e04_flash_forward/e04_flash_forward.ipynb`.
 '''

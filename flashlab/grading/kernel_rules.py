@@ -8,6 +8,7 @@ that the cell itself makes, `tl.` functions, and a few properties of tensors. Wh
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 
 TL = frozenset(
@@ -27,6 +28,7 @@ NODES = (
 )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=64)  # asked at every call of a kernel
 def kernels_of(source: str) -> str:
     """The cell with its functions only, each on its own lines still; the launcher imports triton and tl itself."""
     tree, lines = ast.parse(source), source.splitlines()
@@ -36,6 +38,7 @@ def kernels_of(source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@functools.lru_cache(maxsize=64)
 def broken_rule(source: str) -> str:
     """The first rule that the cell breaks, with its line, or ""."""
     tree = ast.parse(source)
@@ -52,6 +55,7 @@ def broken_rule(source: str) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=64)
 def is_stub(source: str, function: str) -> bool:
     """Whether that kernel still raises NotImplementedError."""
     for node in ast.parse(source).body:

@@ -69,14 +69,17 @@ class Result:
         return not self.problem and len(self.outcomes) == len(self.exercise.tests) and all(outcome.passed for outcome in self.outcomes)
 
 
-def mark(exercise: Exercise, cells: dict[str, str], *, stop: bool = False, limits: Limits | None = None) -> Result:
-    """Run the tests on `cells` ({function: source}). With `stop` the first failure is the last test that runs."""
+def mark(exercise: Exercise, cells: dict[str, str], *, stop: bool = False, limits: Limits | None = None, sessions: dict | None = None) -> Result:
+    """Run the tests on `cells` ({function: source}). With `stop` the first failure is the last test that runs.
+
+    `sessions` keeps the children for the next call with the same cells; who passes it ends them.
+    """
     from flashlab.grading import sandbox
 
     result = Result(exercise, sandboxed=sandbox.works())
     faults = {function: fault(source) for function, source in cells.items()}
     sources = list(dict.fromkeys(source for function, source in cells.items() if not faults[function]))
-    sessions: dict[object, Session] = {}
+    shared, sessions = sessions is not None, {} if sessions is None else sessions
     try:
         for test in exercise.tests:
             outcome = _unreadable(test, faults) or _outcome(test, cells, sources, sessions, limits)
@@ -84,7 +87,7 @@ def mark(exercise: Exercise, cells: dict[str, str], *, stop: bool = False, limit
             if stop and not outcome.passed:
                 break
     finally:
-        for session in sessions.values():
+        for session in () if shared else sessions.values():
             result.printed += session.printed.decode("utf-8", "replace")
             session.__exit__()
     return result
@@ -150,12 +153,12 @@ def _run_kernel(test: Test, call: Call, source: str, sessions: dict, limits: Lim
     source = kernel_rules.kernels_of(source)
     key = ("kernel", source)
     answer = sessions.setdefault(key, Session([source], limits, module="kernel_child")).call(test.function, call)
-    compiled = ("compile", source, test.function)
-    if answer.fault or compiled in sessions:
+    compiler = sessions.setdefault(("compile", source), Session([source], limits, module="compile_child"))
+    compiled = (test.function, test.name)  # each test's first call: its constexprs may reach lines that no other test does
+    if answer.fault or compiled in compiler.done:
         return answer
-    with Session([source], limits, module="compile_child") as session:
-        sessions[compiled] = session
-        fault = session.call(test.function, call).fault
+    compiler.done.add(compiled)
+    fault = compiler.call(test.function, call).fault
     return Answer(fault=Fault("DoesNotCompile", f"it runs in the interpreter, but Triton cannot compile it for a GPU: {fault}")) if fault else answer
 
 

@@ -54,6 +54,7 @@ class Session:
         self.cells, self.memory_bytes, self.module = cells, memory_bytes, module
         self.limits = limits or (Limits() if module == "child" else KERNEL_LIMITS)
         self.printed, self.process, self.dead = b"", None, None
+        self.done: set = set()  # what its owner has had it do already
 
     def __enter__(self) -> Session:
         return self

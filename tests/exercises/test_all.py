@@ -3,7 +3,6 @@
 import json
 import re
 
-import nbformat
 import pytest
 from exercise_cells import ROOT, notebook_of, solution_of, stub_of
 
@@ -65,7 +64,7 @@ def test_the_notebook_has_what_a_student_needs(name):
 @pytest.mark.parametrize("folder", ["exercises", "solutions"])
 @pytest.mark.parametrize("name", EVERY)
 def test_run_all_breaks_neither_an_unsolved_exercise_nor_its_solution(name, folder, tmp_path, monkeypatch):
-    nbclient = pytest.importorskip("nbclient")
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.chdir(tmp_path)  # what was passed is remembered there
     book = nbformat.read(notebook_of(name, folder), as_version=4)
     nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -1,0 +1,296 @@
+"""e06_triton_forward: the forward kernel on tensors as a model has them, in three graded steps: plain, causal, grouped.
+
+Unlike lesson 06's kernel: q, k, v and o are (n, heads, head_dim) in memory, one token after the other, or laid out
+otherwise still, so every address goes by strides; the tiles of keys are visited from the last to the first, as
+FlashAttention's own CUDA kernels do; and a query that sees no key gets o = 0 and lse = -inf.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+
+from flashlab.grading.budget import within_budget
+from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
+from flashlab.grading.judge import tiles_at_most, traffic, values
+from flashlab.problem import AttentionProblem
+from flashlab.traffic import model
+from flashlab.traffic.trace import Trace
+
+UNTOUCHED = 7.0  # what outputs hold before
+ROUNDINGS = 8  # of a score, before it is an exponent
+FAR = 1e-4  # how near two arrays must be for one to be the other's imitation
+
+
+def strides_of(shape: tuple[int, int, int], layout: str) -> tuple[int, int, int]:
+    """Strides (head, row, column) of an array (heads, n, head_dim): tokens first, heads first, or tokens first with room between."""
+    heads, n, head_dim = shape
+    return {"tokens": (head_dim, heads * head_dim, 1), "heads": (n * head_dim, head_dim, 1), "wide": (head_dim + 3, heads * (head_dim + 3) + 5, 1)}[layout]
+
+
+def call(case: dict) -> Call:
+    """q (heads, n_q, head_dim), k and v (heads // group, n_k, head_dim), with the strides of their layouts."""
+    heads, group, n_q, n_k, d = case.get("heads", 1), case.get("group", 1), case["n_q"], case["n_k"], case["head_dim"]
+    random = np.random.default_rng(case["seed"])
+    dtype, sharp, layout = case.get("dtype", "float32"), case.get("sharp", 1.0), case.get("layout", "tokens")
+    q, k, v = (random.standard_normal((h, n, d)) for h, n in ((heads, n_q), (heads // group, n_k), (heads // group, n_k)))
+    if case.get("negative"):  # every score far below zero
+        q, k = np.abs(q), -np.abs(k)
+    v += case.get("shift", 0.0)
+    arrays = {"q": sharp * q, "k": k, "v": v, "o": np.full(q.shape, UNTOUCHED)}
+    arrays = {name: array.astype(dtype) for name, array in arrays.items()}
+    strides = {name: strides_of(array.shape, layout if name != "v" or layout != "heads" else "tokens") for name, array in arrays.items()}
+    options = {f"{name}_{axis}": strides[name][at] for name in arrays for axis, at in (("row", 1), ("head", 0))}
+    options |= {"n_q": n_q, "n_k": n_k, "scale": d**-0.5, "GROUP": group, "CAUSAL": case.get("causal", False)}
+    options |= {"HEAD_DIM": d, "BLOCK_Q": case["block_q"], "BLOCK_K": case["block_k"]}
+    arrays["lse"] = np.full((heads, n_q), UNTOUCHED, np.float32)
+    return Call(arrays=arrays, options=options, strides=strides, stores=("o", "lse"), grid=(-(-n_q // case["block_q"]), heads), cast=case.get("cast"), exact=("lse",))
+
+
+def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, modulo=False, no_max=False, unmasked=False):
+    """What standard attention in float64 gives with one thing done wrong; with nothing, the right answer."""
+
+    def imitation(call: Call) -> dict[str, np.ndarray]:
+        q, k, v = (call.arrays[name].astype(np.float64) for name in ("q", "k", "v"))
+        n_q, n_k, group, block_k = (call.options[name] for name in ("n_q", "n_k", "GROUP", "BLOCK_K"))
+        of_head = np.arange(len(q)) % len(k) if modulo else np.arange(len(q)) // group
+        k, v = k[of_head], v[of_head]
+        padding = -n_k % block_k if keys == "padded" else 0
+        k, v = (np.concatenate([x, np.zeros((len(x), padding, x.shape[2]))], axis=1) for x in (k, v))
+        places = np.arange(n_k // block_k * block_k if keys == "whole tiles" else n_k + padding)
+        k, v = k[:, places], v[:, places]
+        scores = scale * call.options["scale"] * (q @ k.transpose(0, 2, 1))
+        if call.options["CAUSAL"] and not unmasked:
+            seen = places <= np.arange(n_q)[:, None] + (0 if topleft else n_k - n_q) + offset
+            scores = np.where(seen, scores, -np.inf if finite is None else finite)
+        row_max = scores.max(axis=2, initial=-np.inf)
+        shift = np.zeros(row_max.shape) if no_max else np.where(np.isneginf(row_max), 0, row_max)
+        weights = np.exp((scores - shift[..., None]).astype(np.float32 if no_max else np.float64))
+        row_sum = weights.sum(axis=2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            natural = np.log(row_sum) + shift
+            o = weights @ v / np.where(row_sum == 0, 1, row_sum)[..., None]
+            return {"o": o, "lse": {None: natural, "base 2": natural / np.log(2), "no max": np.log(row_sum)}[lse]}
+
+    return imitation
+
+
+expected = attention()
+
+
+def loop_with(fault: str):
+    """What the tile loop, from the last tile of keys to the first, gives with one line wrong."""
+
+    def imitation(call: Call) -> dict[str, np.ndarray]:
+        q, k, v = (call.arrays[name].astype(np.float64) for name in ("q", "k", "v"))
+        n_q, n_k, group, block = (call.options[name] for name in ("n_q", "n_k", "GROUP", "BLOCK_K"))
+        k, v = k.repeat(group, axis=0), v.repeat(group, axis=0)
+        row_max, row_sum, acc = np.full(q.shape[:2], -np.inf), np.zeros(q.shape[:2]), np.zeros(q.shape)
+        for start in reversed(range(0, n_k, block)):
+            places = np.arange(start, min(start + block, n_k))
+            scores = call.options["scale"] * (q @ k[:, places].transpose(0, 2, 1))
+            if call.options["CAUSAL"]:
+                scores = np.where(places <= np.arange(n_q)[:, None] + n_k - n_q, scores, -np.inf)
+            new = np.maximum(row_max, scores.max(axis=2))
+            shift = np.where(np.isneginf(new), 0, new)
+            rescale = np.exp(row_max - shift)
+            if fault == "rescale by the wrong factor":
+                rescale = np.where(np.isneginf(row_max), 0, np.exp(shift - row_max))
+            weights = np.exp(scores - shift[..., None])
+            row_sum = row_sum * (1 if fault == "row_sum not rescaled" else rescale) + weights.sum(axis=2)
+            acc = acc * (1 if fault == "acc not rescaled" else rescale[..., None]) + weights @ v[:, places]
+            if fault == "divided inside the loop":
+                acc = acc / np.where(row_sum == 0, 1, row_sum)[..., None]
+            row_max = new
+        whole = np.where(row_sum == 0, 1, row_sum)[..., None]
+        return {"o": acc if fault == "divided inside the loop" else acc / whole, "lse": row_max + np.log(row_sum)}
+
+    return imitation
+
+
+IMITATIONS = {
+    "no running max": attention(no_max=True),
+    "lse in base 2": attention(lse="base 2"),
+    "lse without the max": attention(lse="no max"),
+    "scale forgotten": lambda call: attention(scale=1 / call.options["scale"])(call),
+    "scale applied twice": lambda call: attention(scale=call.options["scale"])(call),
+    "causal mask missing": attention(unmasked=True),
+    "top-left causal alignment": attention(topleft=True),
+    "causal mask off by one": attention(offset=-1),
+    "last ragged tile dropped": attention(keys="whole tiles"),
+    "padded keys not masked": attention(keys="padded"),
+    "grouped heads mapped by modulo": attention(modulo=True),
+    **{name: loop_with(name) for name in ("row_sum not rescaled", "acc not rescaled", "rescale by the wrong factor", "divided inside the loop")},
+}
+
+
+def symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
+    """What NaN, overflow and strange places usually mean, where no imitation gives exactly these numbers."""
+    wanted = expected(call)
+    o, lse, no_key = got["o"].astype(float), got["lse"], np.isneginf(wanted["lse"])
+    if strides_forgotten(call, o):
+        return "stride assumed contiguous"
+    broken = ~np.isfinite(o).all(axis=2) | np.isnan(lse)
+    if call.options["CAUSAL"] and broken.any() and np.abs(wanted["lse"][~no_key]).max(initial=0) < 80:
+        return "fully masked row gives NaN"  # also a row that has seen no key yet: from the last tile on, that is common
+    if no_key.any() and not broken.any() and not np.isneginf(lse[no_key]).all():
+        return "mask with a finite number"
+    if np.abs(wanted["lse"][~no_key]).max(initial=0) > 80:
+        return "mask with a finite number" if call.options["CAUSAL"] and not broken.any() else "no running max" if broken.any() else None
+    return None
+
+
+def strides_forgotten(call: Call, o: np.ndarray) -> bool:
+    """Whether o is what it would be with some of q, k, v and o taken to lie heads first."""
+    plain, right = {name: heads_first(call.arrays[name], call.strides[name]) for name in ("q", "k", "v")}, expected(call)["o"]
+    guesses = []
+    for wrong in (plain, {"q": plain["q"]}, {"k": plain["k"]}, {"v": plain["v"]}, {"k": plain["k"], "v": plain["v"]}, {}):
+        guess = expected(replace(call, arrays={**call.arrays, **wrong}))["o"]
+        guesses += [guess, read_back(guess, call.strides["o"])]
+    return any(np.allclose(o, guess, atol=FAR) and not np.allclose(guess, right, atol=FAR) for guess in guesses)
+
+
+def heads_first(array: np.ndarray, strides: tuple[int, int, int]) -> np.ndarray:
+    """The numbers of an array without gaps, read as if they lay one head after the other."""
+    return array.transpose(1, 0, 2).reshape(array.shape) if strides == strides_of(array.shape, "tokens") else array
+
+
+def read_back(array: np.ndarray, strides: tuple[int, int, int]) -> np.ndarray:
+    """What a tensor with these strides shows after `array` was written to it one head after the other."""
+    heads, n, d = array.shape
+    return array.reshape(n, heads, d).transpose(1, 0, 2) if strides == strides_of(array.shape, "tokens") else array
+
+
+@functools.cache
+def values_within(atol: float):
+    """The judge of values with that tolerance."""
+    return values(expected, atol=atol, rtol=2e-5, imitations=IMITATIONS, symptom=symptom)
+
+
+def right_values(call: Call, answer: Answer) -> Finding | None:
+    """Values. A score of 1,000 is rounded at the fourth digit after the point, and its weight with it, whoever computes."""
+    q, k = (call.arrays[name].astype(np.float64) for name in ("q", "k"))
+    largest = call.options["scale"] * np.abs(q @ k.repeat(call.options["GROUP"], axis=0).transpose(0, 2, 1)).max(initial=0)
+    return values_within(2e-5 if largest < 40 else float(ROUNDINGS * np.finfo(np.float32).eps * largest))(call, answer)
+
+
+def problem_of(call: Call) -> AttentionProblem:
+    """The sizes, for the closed form."""
+    q, k, options = call.arrays["q"], call.arrays["k"], call.options
+    return AttentionProblem(options["n_q"], options["n_k"], q.shape[2], heads=len(q), kv_heads=len(k), causal=options["CAUSAL"], dtype=q.dtype.name)
+
+
+def closed_form(call: Call) -> dict[tuple[str, str], int]:
+    """FlashAttention-2's bytes."""
+    return model.flash2_traffic(problem_of(call), block_q=call.options["BLOCK_Q"], block_k=call.options["BLOCK_K"]).by_tensor
+
+
+def read_too_often(call: Call, trace: Trace) -> str | None:
+    """What too many bytes of k usually mean."""
+    counted = trace.bytes_by_tensor().get(("k", "load"), 0)
+    if call.options["CAUSAL"] and counted == closed_form(replace(call, options={**call.options, "CAUSAL": False}))["k", "load"]:
+        return "tiles above the diagonal visited"
+    return "K/V read once per row" if counted > closed_form(call).get(("k", "load"), 0) else None
+
+
+def last_to_first(call: Call, answer: Answer) -> Finding | None:
+    """The tiles of keys that each program visits, in order."""
+    n_q, n_k, block_q, block_k = (call.options[name] for name in ("n_q", "n_k", "BLOCK_Q", "BLOCK_K"))
+    tiles_q, loads = call.grid[0], answer.trace.select("load", tensor="k")
+    for program in range(tiles_q * call.grid[1]):
+        end = min(n_k, (program % tiles_q + 1) * block_q + n_k - n_q) if call.options["CAUSAL"] else n_k
+        needed = list(reversed(range(0, max(end, 0), block_k)))
+        visited = loads["row0"][loads["program"] == program].tolist()
+        if visited != needed:
+            above = call.options["CAUSAL"] and set(visited) > set(needed)
+            return Finding(
+                f"program {program % tiles_q, program // tiles_q} visits the tiles of keys that begin at {visited}; it is to visit {needed}",
+                "tiles above the diagonal visited" if above else None, hint="From the last tile with a key that is seen, back to the first.", input=str(call),
+            )  # fmt: skip
+    return None
+
+
+def tile(call: Call) -> dict[str, int]:
+    """One tile of each."""
+    d, block_q, block_k = (call.options[name] for name in ("HEAD_DIM", "BLOCK_Q", "BLOCK_K"))
+    return {"q": block_q * d, "o": block_q * d, "k": block_k * d, "v": block_k * d}
+
+
+def plain(tensors: dict, options: dict) -> dict:
+    """Standard attention in plain PyTorch, in the tensors' dtype."""
+    import torch
+
+    q, k, v = (tensors[name] for name in ("q", "k", "v"))
+    k, v = k.repeat_interleave(options["GROUP"], 0), v.repeat_interleave(options["GROUP"], 0)
+    scores = q @ k.mT * options["scale"]
+    if options["CAUSAL"]:
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(options["n_k"] - options["n_q"] + 1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    blind = torch.isneginf(scores).all(-1, keepdim=True)
+    weights = scores.masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0)
+    return {"o": weights @ v, "lse": scores.logsumexp(-1)}
+
+
+def lost_digits(call: Call, got: dict[str, np.ndarray]) -> str | None:
+    """Nearly right, but outside of the budget."""
+    return "low-precision accumulator" if np.allclose(got["o"].astype(float), expected(call)["o"], atol=0.2) else as_values_say(call, got)
+
+
+def as_values_say(call: Call, got: dict[str, np.ndarray]) -> str | None:
+    """What the judge of values would call it."""
+    finding = right_values(call, Answer(arrays=got))
+    return finding.misconception if finding else None
+
+
+BUDGET = within_budget(plain, symptom=lost_digits)
+BYTES = (tiles_at_most(tile), traffic(closed_form, read_too_often), last_to_first)
+
+
+def case(n_q, n_k, head_dim, block_q, block_k, seed, **more) -> dict:
+    """One case: sizes by position, since there are many."""
+    return dict(n_q=n_q, n_k=n_k, head_dim=head_dim, block_q=block_q, block_k=block_k, seed=seed, **more)
+
+
+TESTS = {
+    "plain": (2, (right_values,), [case(16, 16, 16, 16, 16, 1), case(32, 48, 16, 16, 16, 2, sharp=3.0), case(16, 32, 16, 16, 16, 3, heads=2)]),
+    "plain ragged": (1, (right_values,), [
+        case(16, 21, 16, 16, 16, 4), case(5, 16, 16, 16, 16, 5, heads=2), case(3, 5, 16, 16, 16, 6), case(19, 37, 16, 16, 32, 7, heads=2, layout="wide"),
+        case(20, 36, 16, 16, 16, 8, sharp=1e3),
+    ]),
+    "plain bytes": (2, (right_values, *BYTES), [case(32, 32, 16, 16, 16, 9), case(50, 70, 16, 16, 32, 10, heads=2, layout="heads")]),
+    "causal": (1, (right_values,), [
+        case(16, 16, 16, 16, 16, 11, causal=True), case(16, 40, 16, 16, 16, 12, causal=True), case(24, 10, 16, 16, 16, 13, causal=True, heads=2),
+        case(20, 20, 16, 16, 16, 14, causal=True, sharp=3e4, negative=True),
+    ]),
+    "skipped tiles": (2, (right_values, *BYTES), [case(64, 64, 16, 16, 16, 15, causal=True), case(50, 70, 16, 32, 16, 16, causal=True, heads=2), case(40, 18, 16, 16, 16, 17, causal=True)]),
+    "grouped": (1, (right_values, *BYTES), [case(16, 16, 16, 16, 16, 18, heads=4, group=2), case(20, 35, 16, 16, 16, 19, heads=6, group=3, causal=True, layout="wide")]),
+    "error budget": (1, (BUDGET,), [
+        case(32, 40, 32, 16, 16, 20, heads=2, dtype="float16"), case(16, 900, 16, 16, 16, 21, dtype="float16", sharp=0.1, shift=1.0),
+        case(48, 48, 64, 32, 16, 22, dtype="float16", causal=True, heads=2, group=2), case(48, 48, 64, 16, 32, 23, sharp=2.0),
+    ]),
+}  # fmt: skip
+
+# On a reader's GPU, with sizes that the interpreter would take minutes for.
+ON_GPU = [
+    {**sizes, "cast": cast}
+    for cast in ("float16", "bfloat16")
+    for sizes in (
+        case(500, 500, 64, 64, 64, 30, heads=4), case(300, 700, 64, 64, 32, 31, heads=4, causal=True, layout="wide"),
+        case(300, 100, 64, 32, 64, 32, heads=2, causal=True), case(257, 513, 128, 64, 32, 33, heads=6, group=3, causal=True, layout="heads"),
+    )
+]  # fmt: skip
+
+EXERCISE = Exercise(
+    name="e06_triton_forward",
+    title="FlashAttention's forward kernel",
+    lesson="06_triton_forward",
+    tests=tuple(
+        Test(
+            name, points, "flash_tokens_kernel", tuple(cases), call, judges, kernel=True,
+            gpu_cases=tuple(ON_GPU if name == "error budget" else ()), gpu_judges=(BUDGET,),
+        )
+        for name, (points, judges, cases) in TESTS.items()
+    ),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""e06_triton_forward: each misconception is a mutant of the kernel, caught at a named test with a message that names it."""
+
+import pytest
+
+from exercise_cells import KernelMutants
+
+from flashlab.grading import marks
+
+SHIFT = "tl.where(new_max == -INF, 0.0, new_max)"
+# {misconception: (the test it fails first, the edits that make it)}; what follows a comma tells two mutants of one apart
+MUTANTS = {
+    "no running max": (
+        "plain ragged",
+        [(SHIFT, "tl.zeros([BLOCK_Q], tl.float32)"), ("tl.exp2((row_max - shift) * LOG2_E)", "tl.full([BLOCK_Q], 1.0, tl.float32)"), ("row_max + tl.log", "tl.log")],
+    ),
+    "row_sum not rescaled": ("plain", [("row_sum * rescale +", "row_sum +")]),
+    "acc not rescaled": ("plain", [("acc = acc * rescale[:, None]", "acc = acc")]),
+    "rescale by the wrong factor": ("plain", [("tl.exp2((row_max - shift) * LOG2_E)", "tl.where(row_max == -INF, 0.0, tl.exp2((shift - row_max) * LOG2_E))")]),
+    "divided inside the loop": ("plain", [("        row_max = new_max", "        acc = acc / row_sum[:, None]\n        row_max = new_max"), ("acc / whole[:, None]", "acc")]),
+    "scale forgotten": ("plain", [("scale * tl.dot", "tl.dot")]),
+    "scale applied twice": ("plain", [("scale * tl.dot", "scale * scale * tl.dot")]),
+    "stride assumed contiguous": ("plain", [(f"{x} * {t}_row", f"{x} * HEAD_DIM") for t, x in (("q", "rows"), ("k", "keys[:, None]"), ("v", "keys[:, None]"), ("o", "rows"))] + [("head * q_head", "head * n_q * HEAD_DIM"), ("head * o_head", "head * n_q * HEAD_DIM"), ("kv_head * k_head", "kv_head * n_k * HEAD_DIM"), ("kv_head * v_head", "kv_head * n_k * HEAD_DIM")]),
+    "stride assumed contiguous, of v": ("plain bytes", [("keys[:, None] * v_row", "keys[:, None] * k_row"), ("kv_head * v_head", "kv_head * k_head")]),
+    "last ragged tile dropped": ("plain ragged", [("tl.cdiv(end, BLOCK_K)", "end // BLOCK_K")]),
+    "padded keys not masked": ("plain ragged", [("seen = keys[None, :] < n_k", "seen = keys[None, :] >= 0")]),
+    "out-of-bounds load": ("plain ragged", [("cols, mask=here, other=0.0)  # read block_k · head_dim\n        scores", "cols)\n        scores")]),
+    "out-of-bounds load, of a query": ("plain ragged", [("cols, mask=rows < n_q, other=0.0)", "cols)")]),
+    "lse in base 2": ("plain", [("row_max + tl.log(row_sum)", "row_max * LOG2_E + tl.log2(row_sum)")]),
+    "lse without the max": ("plain", [("row_max + tl.log(row_sum)", "tl.log(row_sum)")]),
+    "K/V read once per row": ("plain bytes", [("        scores = scale", "        for again in range(0, BLOCK_Q):\n            k_tile = tl.load(k + kv_head * k_head + keys[:, None] * k_row + cols, mask=here, other=0.0)\n        scores = scale")]),
+    "causal mask missing": ("causal", [("    if CAUSAL:", "    if CAUSAL and GROUP == 0:")]),
+    "causal mask off by one": ("causal", [("keys[None, :] <= rows", "keys[None, :] < rows")]),
+    "mask with a finite number": ("causal", [("scores, -INF)", "scores, -1e4)")]),
+    "top-left causal alignment": ("causal", [("rows + n_k - n_q", "rows"), ("BLOCK_Q + n_k - n_q", "BLOCK_Q")]),
+    "fully masked row gives NaN": ("causal", [(SHIFT, "new_max")]),
+    "fully masked row gives NaN, at the division": ("causal", [("tl.where(row_sum == 0.0, 1.0, row_sum)", "row_sum")]),
+    "tiles above the diagonal visited": ("skipped tiles", [("end = tl.minimum(n_k, (tile + 1) * BLOCK_Q + n_k - n_q)", "end = n_k")]),
+    "grouped heads mapped by modulo": ("grouped", [("head // GROUP", "head % (tl.num_programs(1) // GROUP)")]),
+    "low-precision accumulator": (
+        "error budget",
+        [
+            ("row_sum * rescale + tl.sum(weights, 1)", "(row_sum * rescale + tl.sum(weights, 1)).to(q_tile.dtype).to(tl.float32)"),
+            ("acc, input_precision=\"ieee\")", "acc, input_precision=\"ieee\").to(q_tile.dtype).to(tl.float32)"),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mutants():
+    every = KernelMutants("e06", MUTANTS)
+    yield every
+    every.close()
+
+
+@pytest.mark.parametrize("misconception", MUTANTS)
+def test_each_misconception_is_caught_and_named(misconception, mutants):
+    mutants.assert_caught(misconception)
+
+
+RIGHT = {
+    "e to the power of": [("tl.exp2((row_max - shift) * LOG2_E)", "tl.exp(row_max - shift)"), ("tl.exp2((scores - shift[:, None]) * LOG2_E)", "tl.exp(scores - shift[:, None])")],
+    "statistics in powers of two": [
+        ("scale * tl.dot", "(scale * LOG2_E) * tl.dot"), ("(row_max - shift) * LOG2_E", "row_max - shift"),
+        ("(scores - shift[:, None]) * LOG2_E", "scores - shift[:, None]"), ("row_max + tl.log(row_sum)", "(row_max + tl.log2(row_sum)) / LOG2_E"),
+    ],
+    "a loop that counts down": [("for step in range(0, tiles)", "for start in range((tiles - 1) * BLOCK_K, -1, -BLOCK_K)"), ("(tiles - 1 - step) * BLOCK_K", "start")],
+}  # fmt: skip
+IN_PART = {
+    "the first step alone": [("    if CAUSAL:", "    if CAUSAL and GROUP == 0:")],
+    "from the first tile on": [("(tiles - 1 - step) * BLOCK_K", "step * BLOCK_K")],
+}
+
+
+@pytest.fixture(scope="module")
+def others():
+    every = KernelMutants("e06", {name: ("", edits) for name, edits in (RIGHT | IN_PART).items()})
+    yield every
+    every.close()
+
+
+@pytest.mark.parametrize("way", RIGHT)
+def test_other_right_ways_get_full_marks(way, others):
+    result = others.mark(way)
+    assert result, "\n".join(marks.lines(result))
+
+
+def test_the_first_step_alone_gets_half_of_the_points(others):
+    result = others.mark("the first step alone")
+    assert [outcome.passed for outcome in result.outcomes] == [True, True, True, False] and result.points == 5
+
+
+def test_tiles_from_the_first_to_the_last_are_told(others):
+    assert "begin at [0, 16]; it is to visit [16, 0]" in others.mark("from the first tile on").first_failure.finding.what
