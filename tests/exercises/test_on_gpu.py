@@ -48,7 +48,7 @@ def test_a_wrong_kernel_is_told_on_a_gpu():
 
 
 @pytest.mark.skipif(runtime.device() == "cuda", reason="the interpreter's turn")
-@pytest.mark.parametrize("name", ["e05", "e06"])
+@pytest.mark.parametrize("name", ["e05", "e06", "e08"])
 def test_the_extra_runs_in_the_interpreter_too(name):
     outcomes = marks.on_gpu(small(name), solution_of(name))
     assert outcomes and all(outcome.passed for outcome in outcomes), said(outcomes)
