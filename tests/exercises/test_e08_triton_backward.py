@@ -28,7 +28,10 @@ MUTANTS = {
         "causal mask off by one": ("dq causal", [("<= rows[:, None] + n_k", "< rows[:, None] + n_k")]),
         "backward ignores the mask": ("dq causal", [("if CAUSAL:", "if False:")]),
         "fully masked row gives NaN": ("dq causal", [("row_lse = tl.where(row_lse == -INF, INF, row_lse)", "row_lse = row_lse")]),
-        "low-precision accumulator": ("dq budget", [("dq_tile = tl.zeros([BLOCK_Q, HEAD_DIM], tl.float32)", "dq_tile = tl.zeros([BLOCK_Q, HEAD_DIM], q_tile.dtype)"), ("dq_tile = tl.dot(dscores.to(k_tile.dtype), k_tile, dq_tile, input_precision=\"ieee\")", "dq_tile += tl.dot(dscores.to(k_tile.dtype), k_tile, input_precision=\"ieee\").to(q_tile.dtype)")]),
+        "low-precision accumulator": ("dq budget", [
+            ("dq_tile = tl.zeros([BLOCK_Q, HEAD_DIM], tl.float32)", "dq_tile = tl.zeros([BLOCK_Q, HEAD_DIM], q_tile.dtype)"),
+            ("dq_tile = tl.dot(dscores.to(k_tile.dtype), k_tile, dq_tile, ", "dq_tile += tl.dot(dscores.to(k_tile.dtype), k_tile, out_dtype=q_tile.dtype, "),
+        ]),
         "out-of-bounds load": ("dq ragged", [("v_tile = tl.load(v + at, mask=exists, other=0.0)", "v_tile = tl.load(v + at)")]),
         "several writers": ("dq bytes", [DQ_ATOMIC]),
         "K/V read once per row": ("dq bytes", [("k_tile = tl.load(k + at, mask=exists, other=0.0)", "for row in range(BLOCK_Q):\n            k_tile = tl.load(k + at, mask=exists, other=0.0)")]),
@@ -51,7 +54,10 @@ MUTANTS = {
         "causal mask off by one": ("dk, dv causal", [("<= rows[:, None] + n_k", "< rows[:, None] + n_k")]),
         "backward ignores the mask": ("dk, dv causal", [("if CAUSAL:", "if False:")]),
         "fully masked row gives NaN": ("dk, dv causal", [("row_lse = tl.where(row_lse == -INF, INF, row_lse)", "row_lse = row_lse")]),
-        "low-precision accumulator": ("dk, dv budget", [("dv_tile = tl.zeros([BLOCK_K, HEAD_DIM], tl.float32)", "dv_tile = tl.zeros([BLOCK_K, HEAD_DIM], k_tile.dtype)"), ("dv_tile = tl.dot(weights.to(do_tile.dtype).T, do_tile, dv_tile, input_precision=\"ieee\")", "dv_tile += tl.dot(weights.to(do_tile.dtype).T, do_tile, input_precision=\"ieee\").to(k_tile.dtype)")]),
+        "low-precision accumulator": ("dk, dv budget", [
+            ("dv_tile = tl.zeros([BLOCK_K, HEAD_DIM], tl.float32)", "dv_tile = tl.zeros([BLOCK_K, HEAD_DIM], k_tile.dtype)"),
+            ("dv_tile = tl.dot(weights.to(do_tile.dtype).T, do_tile, dv_tile, ", "dv_tile += tl.dot(weights.to(do_tile.dtype).T, do_tile, out_dtype=k_tile.dtype, "),
+        ]),
         "several writers": ("dk, dv bytes", [("tl.store(dv + own, dv_tile, mask=exists)", "tl.atomic_add(dv + own, dv_tile.to(k_tile.dtype), mask=exists)")]),
         "K/V read once per row": ("dk, dv bytes", [("q_tile = tl.load(q + at, mask=inside, other=0.0)", "for row in range(BLOCK_K):\n                q_tile = tl.load(q + at, mask=inside, other=0.0)")]),
         "tiles above the diagonal visited": ("dk, dv bytes", [("begin = tl.maximum(first - (n_k - n_q), 0) // BLOCK_Q * BLOCK_Q", "begin = 0")]),

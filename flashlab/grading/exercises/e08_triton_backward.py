@@ -254,8 +254,8 @@ def one_writer(call: Call, answer: Answer) -> Finding | None:
 
 def most(call: Call) -> dict[str, int]:
     """The largest access of each tensor: one tile of the given size. No n × n memory, then."""
-    sizes = {"q": call.options["BLOCK_Q"], "o": call.options["BLOCK_Q"], "do": call.options["BLOCK_Q"], "k": call.options["BLOCK_K"], "v": call.options["BLOCK_K"]}
-    return {name: rows * call.options["HEAD_DIM"] for name, rows in sizes.items() if name in call.arrays}
+    rows = dict.fromkeys(("q", "o", "do"), call.options["BLOCK_Q"]) | dict.fromkeys(("k", "v"), call.options["BLOCK_K"])
+    return {name: rows[name] * call.options["HEAD_DIM"] for name in rows if name in call.arrays}
 
 
 def case(n_q, n_k, seed, **more) -> dict:
