@@ -11,6 +11,7 @@ from flashlab.grading.misconceptions import MEANS
 from flashlab.traffic.trace import Trace
 
 MOST_IMITATED = 20_000  # numbers
+MOST_BY_HAND = 400  # numbers of input that are shown
 SHOWN = 6  # rows and columns of an array that are shown
 
 
@@ -40,8 +41,8 @@ def values(
             what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
             if what:
                 return Finding(
-                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer), input=f"{call}\n{shown(call.served | call.arrays)}",
-                    theirs=shown({name: answer.arrays.get(name)}), expected=shown({name: needed}),
+                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer), input=input_of(call),
+                    **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed)))),
                 )  # fmt: skip
         return None
 
@@ -135,6 +136,21 @@ def tiles_at_most(most: Callable[[Call], Mapping[str, int]]) -> Judge:
 def meaning(finding: Finding) -> str:
     """What the difference usually means: the misconception's sentence, else the finding's own hint."""
     return MEANS.get(finding.misconception, finding.hint) if finding.misconception else finding.hint
+
+
+def input_of(call: Call) -> str:
+    """The call in one line, and its input arrays where they are small enough to try by hand."""
+    arrays = {name: array for name, array in {**call.served, **call.arrays}.items() if name not in call.stores}
+    return f"{call}\n{shown(arrays)}" if sum(array.size for array in arrays.values()) < MOST_BY_HAND else str(call)
+
+
+def _side_by_side(name: str, got, needed: np.ndarray) -> tuple[str, str]:
+    """The answer and what it must be, as text; of several matrices only the first that differs."""
+    if needed.ndim == 3 and got is not None and got.shape == needed.shape:
+        differing = [head for head in range(len(needed)) if not np.allclose(got[head].astype(np.float64), needed[head], equal_nan=True)]
+        head = differing[0] if differing else 0
+        name, got, needed = f"{name}[{head}]", got[head], needed[head]
+    return shown({name: got}), shown({name: needed})
 
 
 def number(value) -> str:

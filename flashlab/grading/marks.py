@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flashlab.grading import kernel_rules
 from flashlab.grading.cells import fault
 from flashlab.grading.exercise import Answer, Call, Exercise, Fault, Finding, Test
-from flashlab.grading.judge import meaning, shown
+from flashlab.grading.judge import input_of, meaning
 from flashlab.grading.runner import Limits, Session
 
 # What an exception usually means, where the misconception's name says less: exceptions are a student's most common failure.
@@ -169,9 +169,8 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
         name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load"
         if not name:
-            return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=str(call))
-    small = sum(array.size for array in {**call.served, **call.arrays}.values()) < 400
-    return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=f"{call}\n{shown({**call.served, **call.arrays})}" if small else str(call))
+            return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call))
+    return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=input_of(call))
 
 
 def _between_rows(text: str, call: Call) -> bool:

@@ -30,6 +30,7 @@ MEANS: dict[str, str] = {
     "backward ignores the mask": "The mask of the forward pass holds in the backward pass too: a masked weight is 0, and so is its gradient.",
     "backward masks when it should not": "Without causal no score is masked, in the backward pass neither.",
     "grouped heads mapped by modulo": "Neighbouring query heads share a key head: kv_head = head // (heads // kv_heads), not head % kv_heads.",
+    "grouped heads not mapped": "k and v have fewer heads than q: query head h reads key head h // (heads // kv_heads), not h.",
     "grouped gradients not summed": "Every query head of a group adds to the same dk and dv. Sum them.",
     "several writers": "Several programs add to the same rows of a gradient. On a GPU the order of the additions is chance, and so are the last bits. Let each row have one owner that stores it once.",
     "stride assumed contiguous": "Rows need not lie head_dim apart. Use the strides that are passed.",

@@ -52,5 +52,5 @@ def test_each_misconception_is_caught_and_named(misconception, mutants):
 def test_both_kernels_after_one_another_are_attention_weights_transposed():
     scores = e05.scores_call(e05.scores(5, 7, 16, 16, 16, 1))
     weights = e05.weights_of(e05.Call(arrays={"x": e05.scores_of(scores)["scores"]}))["y"]
-    exact = np.exp(e05.SCALE * scores.arrays["q"].astype(float) @ scores.arrays["k"].astype(float).T)
+    exact = np.exp(0.25 * scores.arrays["q"].astype(float) @ scores.arrays["k"].astype(float).T)
     np.testing.assert_allclose(weights.T, exact / exact.sum(axis=1, keepdims=True))

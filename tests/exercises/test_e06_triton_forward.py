@@ -36,6 +36,7 @@ MUTANTS = {
     "fully masked row gives NaN, at the division": ("causal", [("tl.where(row_sum == 0.0, 1.0, row_sum)", "row_sum")]),
     "tiles above the diagonal visited": ("skipped tiles", [("end = tl.minimum(n_k, (tile + 1) * BLOCK_Q + n_k - n_q)", "end = n_k")]),
     "grouped heads mapped by modulo": ("grouped", [("head // GROUP", "head % (tl.num_programs(1) // GROUP)")]),
+    "grouped heads not mapped": ("grouped", [("head // GROUP", "head")]),
     "low-precision accumulator": (
         "error budget",
         [

@@ -16,7 +16,6 @@ from flashlab.traffic.trace import Trace
 
 UNTOUCHED = 7.0  # what outputs hold before
 LOW = -30_000.0  # scores lower than a finite mask
-SCALE = 0.3
 
 
 def power_of_two(n: int, least: int = 1) -> int:
@@ -156,7 +155,7 @@ def scores_call(case: dict) -> Call:
     arrays = {"q": q, "k": k, "scores": np.full((n_k, n_q), UNTOUCHED, dtype)}
     strides = {name: laid_out(array.shape, case.get("layout", "plain")) for name, array in arrays.items()}
     options = {f"{name}_row": rows for name, (rows, _) in strides.items()}
-    options |= {"n_q": n_q, "n_k": n_k, "head_dim": head_dim, "scale": SCALE, "DIM": power_of_two(head_dim, 16)}
+    options |= {"n_q": n_q, "n_k": n_k, "head_dim": head_dim, "scale": head_dim**-0.5, "DIM": power_of_two(head_dim, 16)}
     options |= {"BLOCK_Q": case["block_q"], "BLOCK_K": case["block_k"]}
     return Call(arrays=arrays, options=options, strides=strides, stores=("scores",), grid=(-(-n_k // case["block_k"]),), cast=case.get("cast"))
 
