@@ -62,9 +62,9 @@ class Result:
 
     @property
     def unsolved(self) -> bool:
-        """Whether the first thing that went wrong is that the stub still stands."""
+        """Whether nothing has passed, and the first thing that went wrong is that the stub still stands."""
         first = self.first_failure
-        return bool(first and first.finding and first.finding.what.startswith("NotImplementedError"))
+        return bool(not self.points and first and first.finding and first.finding.what.startswith("NotImplementedError"))
 
     def __bool__(self) -> bool:
         return not self.problem and len(self.outcomes) == len(self.exercise.tests) and all(outcome.passed for outcome in self.outcomes)
@@ -168,7 +168,9 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
-        name = "stride assumed contiguous" if _between_rows(fault.text, call) else "out-of-bounds load"
+        name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load"
+        if not name:
+            return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call))
     return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=input_of(call))
 
 
@@ -180,6 +182,12 @@ def _between_rows(text: str, call: Call) -> bool:
         return False
     reach = sum((size - 1) * stride for size, stride in zip(call.arrays[name].shape, call.strides[name]))
     return 0 <= int(found[2].replace(",", "")) <= reach
+
+
+def _whole_tile(text: str) -> bool:
+    """Whether the tracer says that every lane of a tile is outside: then no mask would help."""
+    found = re.search(r"; ([\d,]+) of the ([\d,]+) lanes", text)
+    return bool(found) and found[1] == found[2]
 
 
 def lines(result: Result) -> Iterator[str]:

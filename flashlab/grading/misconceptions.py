@@ -32,6 +32,7 @@ MEANS: dict[str, str] = {
     "grouped heads mapped by modulo": "Neighbouring query heads share a key head: kv_head = head // (heads // kv_heads), not head % kv_heads.",
     "grouped heads not mapped": "k and v have fewer heads than q: query head h reads key head h // (heads // kv_heads), not h.",
     "grouped gradients not summed": "Every query head of a group adds to the same dk and dv. Sum them.",
+    "several writers": "Several programs add to the same rows of a gradient. On a GPU the order of the additions is chance, and so are the last bits. Let each row have one owner that stores it once.",
     "stride assumed contiguous": "Rows need not lie head_dim apart. Use the strides that are passed.",
     "out-of-bounds load": "An address outside the tensor was read; that it went well was luck. Mask the load.",
     "softmax over the wrong axis": "Each column is to sum to 1 here: the maximum and the sum go down the keys, axis 0 of the tile.",

@@ -35,7 +35,7 @@ def test_each_kernel_has_calls_for_a_gpu_in_both_types(name):
 
 
 def test_the_kernel_exercises_are_among_them():
-    assert {"e05_first_kernels", "e06_triton_forward"} <= set(WITH_KERNELS)
+    assert {"e05_first_kernels", "e06_triton_forward", "e08_triton_backward"} <= set(WITH_KERNELS)
 
 
 @pytest.mark.gpu
@@ -59,7 +59,7 @@ def test_tf32_is_told_on_a_gpu(name):
 
 
 @pytest.mark.skipif(runtime.device() == "cuda", reason="the interpreter's turn")
-@pytest.mark.parametrize("name", ["e05", "e06"])
+@pytest.mark.parametrize("name", ["e05", "e06", "e08"])
 def test_the_extra_runs_in_the_interpreter_too(name):
     outcomes = marks.on_gpu(small(name), solution_of(name))
     assert outcomes and all(outcome.passed for outcome in outcomes), said(outcomes)
