@@ -11,7 +11,7 @@ import torch
 from flashlab import cli, runtime
 from flashlab.bench import ladder, peers, records, steps
 from flashlab.bench.ladder import Ladder, idle, through
-from flashlab.bench.ladder_figure import draw
+from flashlab.bench.ladder_figure import APART, draw, place, spread_out
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import Missing
 from flashlab.errors import ERRORS
@@ -175,6 +175,26 @@ def test_the_figure_has_a_bar_for_each_step_and_a_line_for_sdpa(kept):
     assert [bool(bar.get_hatch()) for bar in axes.patches] == [False, True, False]  # `wide` was left
     assert [text.get_text() for text in axes.texts] == ["138", "not timed", "275"]
     assert axes.get_legend().get_texts()[0].get_text().endswith(": 183") and "H200" in axes.get_title()
+
+
+def test_every_timed_step_is_a_mark_under_the_roof_and_losers_are_hollow(kept):
+    table = Ladder(["tiles", "wide", "warps"], steps.problem(128), steps.recorded(["tiles", "wide", "warps"]))
+    (axes,) = place(table).axes
+    roof, *marks = axes.get_lines()
+    assert roof.get_ydata().tolist()[1:] == [989.4, 989.4]  # an H200's
+    expected = {name: (x, rate / 1e12) for name, x, rate in table.points() if rate}
+    assert [(mark.get_xdata()[0], mark.get_ydata()[0]) for mark in marks] == list(expected.values()) and list(expected) == ["tiles", "warps"]
+    assert all(mark.get_markerfacecolor() == mark.get_color() for mark in marks)
+    assert {text.get_text() for text in axes.texts} >= {"tiles 138", "warps 275"}
+    records.append(made("steps/wide", 4.0), kept / "nvidia-h200.jsonl")
+    again = place(Ladder(["wide"], steps.problem(128), steps.recorded(["wide"]))).axes[0]
+    assert again.get_lines()[1].get_markerfacecolor() == "white" != again.get_lines()[1].get_color()
+
+
+def test_names_at_one_height_are_spread_and_keep_their_order():
+    placed = spread_out({"c": 100.0, "a": 99.0, "b": 99.5, "alone": 10.0})
+    assert sorted(placed, key=placed.get) == ["alone", "a", "b", "c"] and placed["alone"] == pytest.approx(10)
+    assert placed["b"] / placed["a"] == pytest.approx(APART) == placed["c"] / placed["b"] and placed["b"] == pytest.approx(99.5, rel=1e-3)
 
 
 def test_what_the_parts_of_a_gpu_need_at_least():
