@@ -14,7 +14,7 @@ from flashlab.bench.ladder import Ladder, idle, through
 from flashlab.bench.ladder_figure import APART, draw, place, spread_out
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import Missing
-from flashlab.errors import ERRORS
+from flashlab.errors import ERRORS, error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, counters
 from flashlab.traffic.launches import Counted, Launch
@@ -203,3 +203,18 @@ def test_what_the_parts_of_a_gpu_need_at_least():
         least = ladder.least_ms(steps.problem(head_dim))
         assert least["exponentials"] / least["tensor cores"] == pytest.approx(share, abs=1e-3)
         assert least["DRAM"] / least["tensor cores"] == pytest.approx(0.201, abs=1e-3)
+
+
+def test_the_command_shows_what_is_recorded_where_the_gpu_stays_taken_and_knows_its_gpus(kept, capsys, monkeypatch):
+    def busy(*_, **__):
+        raise error("gpu_busy", device="GPU-1", waited=5, ahead=1)
+        yield
+
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, instead in (("compile_kinds", lambda *_: None), ("timed", busy), ("device_name", lambda device: "NVIDIA H200")):
+        monkeypatch.setattr(steps, name, instead)
+    assert cli.main(["bench", "steps"]) == 0
+    said = capsys.readouterr().out
+    assert "GPU-1 was still taken after 5 s" in said and "Recorded results instead:" in said and "2.00 tiles" in said
+    assert cli.main(["bench", "steps", "--device", "cuda:3"]) == 2 and "cuda:3" in capsys.readouterr().err
