@@ -76,14 +76,10 @@ def timed(names: Sequence[str], problems: Iterable[AttentionProblem], *, device:
     device, date = device or runtime.device(), date or sweep.now()
     chosen = [peers.PEERS[BESIDE], *(PEERS[f"steps/{name}"] for name in names)]
     for p in problems:
-        right = []
         with turn(device):
-            for peer in chosen:
-                why = _fault(peer, p, device)
-                if why:
-                    yield Missing(peer.name, "forward", p, why, failed=True)
-                else:
-                    right.append(peer)
+            faults = {peer.name: _fault(peer, p, device) for peer in chosen}
+        yield from (Missing(name, "forward", p, why, failed=True) for name, why in faults.items() if why)
+        right = [peer for peer in chosen if not faults[peer.name]]
         yield from sweep.sweep([p], "forward", right, device=device, budget_ms=budget_ms, date=date)
 
 
