@@ -10,8 +10,10 @@ Without a GPU, ncu or permission it says which, and shows what was recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from flashlab import runtime
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, model
@@ -71,6 +73,13 @@ def _traced(counted: Counted) -> list[str]:
     ]
 
 
+def _turn() -> AbstractContextManager:
+    """Have the GPU to yourself while counting: what others run beside it would be counted by nobody, but would slow it and share its L2."""
+    from flashlab.bench.turn import turn  # not at the top: it loads torch
+
+    return turn(runtime.device())
+
+
 def problems(
     ns: Sequence[int], head_dims: Sequence[int], *, batch: int = 1, heads: int = 16, causal: bool = False, dtype: str = "bfloat16"
 ) -> list[AttentionProblem]:
@@ -82,14 +91,15 @@ def report(workload: str, pass_: str, wanted: Sequence[AttentionProblem]) -> int
     """Count here, or show what is recorded and say why; returns the exit status, 1 if a workload failed."""
     check(workload, pass_)
     try:
-        results = count_many([(workload, pass_, problem) for problem in wanted])
-    except RuntimeError as reason:
+        with _turn():
+            results = count_many([(workload, pass_, problem) for problem in wanted])
+    except (RuntimeError, TimeoutError) as reason:
         return _recorded(workload, pass_, wanted, reason)
     print(*(table(one) if isinstance(one, Counted) else _told(one) for one in results), sep="\n\n")
     return int(any(isinstance(one, Uncounted) and one.failed for one in results))
 
 
-def _recorded(workload: str, pass_: str, wanted: Sequence[AttentionProblem], reason: RuntimeError) -> int:
+def _recorded(workload: str, pass_: str, wanted: Sequence[AttentionProblem], reason: Exception) -> int:
     records = counter_records.load()
     found = [counter_records.recall(workload, problem, pass_, records=records) for problem in wanted]
     if not any(found):
@@ -110,7 +120,8 @@ def record(out: Path | None = None, budget_s: float | None = None, log: Path | N
     options = {} if budget_s is None else {"budget_s": budget_s}
     if what == "steps":
         options["parts"] = counter_records.ladder()
-    path, added, missing = counter_records.record(out, log=log, told=lambda text: print(text, flush=True), **options)
+    with _turn():
+        path, added, missing = counter_records.record(out, log=log, told=lambda text: print(text, flush=True), **options)
     for why in dict.fromkeys((one.workload, one.pass_, one.why) for one in missing):
         cells = [one for one in missing if (one.workload, one.pass_, one.why) == why]
         print(f"{_told(cells[0])}" + (f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""))

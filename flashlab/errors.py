@@ -255,6 +255,14 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         RuntimeError,
         "the call gave the same result for new {what}, so it did not compute it. Take out what keeps results between calls.",
     ),
+    "timed_not_finite": (
+        RuntimeError,
+        "all {given:,} numbers of the result are NaN or infinite, for old and new inputs alike: whether they were computed cannot be seen. Mend it first.",
+    ),
+    "timed_on_gpu": (
+        RuntimeError,
+        'the call works on {given} and was timed with the CPU\'s clock, which stops before the work is done. Give device="cuda".',
+    ),
     "timed_wrong": (
         RuntimeError,
         "the result is off by {given:.2g} of its norm, above {most:.2g}; the time of a wrong result is not reported. Mend the function, or"

@@ -1,6 +1,7 @@
 """`flashlab count --measured`: the table, and what is shown where nothing can be counted."""
 
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,34 @@ def test_what_was_counted_and_what_was_not(monkeypatch, capsys, failed, status):
     assert out == f"{count_measured.table(HERE)}\n\ntriton forward, n 4,096, head_dim 128, causal: {'failed' if failed else 'not counted'}: it cannot\n"
     (requests,) = asked
     assert requests == [("triton", "forward", AttentionProblem(n, n, 64, batch=3, heads=2, dtype="float16")) for n in (4096, 512)]
+
+
+def test_counting_is_done_in_turn(monkeypatch, capsys, tmp_path):
+    held = []
+
+    @contextmanager
+    def turn(device):
+        held.append(device)
+        yield
+        held.clear()
+
+    monkeypatch.setattr("flashlab.bench.turn.turn", turn)
+    monkeypatch.setattr(count_measured, "count_many", lambda requests: [HERE] if held else None)
+    monkeypatch.setattr(counter_records, "record", lambda *_, **__: (tmp_path, len(held), []))
+    assert cli.main(["count", "--measured", "triton"]) == 0 and not held
+    assert cli.main(["count", "--record"]) == 0 and "\n1 records were added" in capsys.readouterr().out
+
+
+def test_where_the_gpu_stays_taken_the_recorded_results_are_shown(monkeypatch, capsys):
+    @contextmanager
+    def busy(device):
+        raise error("gpu_busy", device="GPU-1", waited=5, ahead=1)
+        yield
+
+    monkeypatch.setattr("flashlab.bench.turn.turn", busy)
+    assert cli.main(["count", "--measured", "triton", "--n", "4096"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("GPU-1 was still taken after 5 s") and "Nothing was counted; these results were recorded before." in out
 
 
 def test_causal_backward_of_a_file_is_passed_on(monkeypatch, tmp_path):

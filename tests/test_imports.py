@@ -47,7 +47,7 @@ RULES = {
     "provenance": {"driver"},
     "workloads": {"bench.peers", "bench.steps", "kernels", "runtime"},
     "count": {"traffic"},
-    "count_measured": {"bench.three_ways", "traffic"},
+    "count_measured": {"bench.three_ways", "bench.turn", "runtime", "traffic"},
     "__init__": {"runtime"},
     "notebook": set(),
     "cli": set(),

@@ -14,7 +14,9 @@ import torch
 
 from flashlab import runtime
 from flashlab.bench import records
+from flashlab.bench.memory import out_of_memory_explained
 from flashlab.bench.timing import device_name, time_call
+from flashlab.bench.turn import turn
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,10 @@ def copy_rate(device: str | None = None) -> float:
     """Bytes per second, read and written, of copying a tensor far larger than any cache (2 GB on a GPU, 128 MiB on a CPU)."""
     device = device or runtime.device()
     elements = 2**30 if torch.device(device).type == "cuda" else 2**26
-    source = torch.zeros(elements, dtype=torch.float16, device=device)
-    target = torch.ones_like(source)
-    timing = time_call(lambda: target.copy_(source), device=device)
+    with turn(device), out_of_memory_explained(device):
+        source = torch.zeros(elements, dtype=torch.float16, device=device)
+        target = torch.ones_like(source)
+        timing = time_call(lambda: target.copy_(source), device=device)
     return 2 * source.nbytes / (timing.time_ms / 1e3)
 
 
@@ -53,8 +56,9 @@ def matmul_rate(device: str | None = None, dtype: str | None = None) -> float:
     device = device or runtime.device()
     on_gpu = torch.device(device).type == "cuda"
     n, dtype = (8192, dtype or "bfloat16") if on_gpu else (1536, dtype or "float32")
-    left, right = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
-    timing = time_call(lambda: left @ right, device=device)
+    with turn(device), out_of_memory_explained(device):
+        left, right = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
+        timing = time_call(lambda: left @ right, device=device)
     return 2 * n**3 / (timing.time_ms / 1e3)
 
 

@@ -63,7 +63,7 @@ def bench(
     if page and what != "lengths":
         raise error("bench_page", what=what)
     if what == "steps":
-        return steps.run(out, device=device)
+        return steps.run(out, device=device if runtime.device() == "cpu" else _checked(device or runtime.device()))
     if runtime.device() == "cpu":
         return _show_recorded(what, out, csv, figures, page, runtime.describe() + " Nothing was timed; these results were recorded before.")
     device = _checked(device or runtime.device())

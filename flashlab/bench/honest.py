@@ -6,6 +6,7 @@
     is right only the first time        the result of the last timed call is compared with `expected`
     replaces the timer                  the functions that tell time are bound when flashlab is imported; a second clock
                                         must agree with them
+    works on a GPU, timed as a CPU      its result lies on the GPU, or that is still busy after the return
     is faster than the chip             derived.py: no kernel moves or computes more than the data sheet allows
     finds its inputs in the L2          nothing to refuse: timing.py overwrites the cache before each repeat
 
@@ -28,6 +29,7 @@ SETTLE_S = 0.1  # how long a result on the CPU is watched after the first call h
 LATE_MS, LATE_SHARE = 0.1, 0.005
 CLOCKS_APART, CLOCKS_APART_MS = 1.2, 1.0  # two clocks may differ by this factor and by this much in all
 WRONG_BEYOND = 0.02  # of the right result's norm: more than half precision explains
+NOTHING_FINITE = "nothing finite"
 _elapsed = torch.cuda.Event.elapsed_time  # bound here, before anyone can replace it
 
 
@@ -37,7 +39,7 @@ def elapsed_ms(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
 
 
 def check_clocks(told_ms: float, other_ms: float) -> None:
-    """Raises RuntimeError where the timer and the second clock, each summed over all repeats, disagree."""
+    """Raises RuntimeError where the timer and the second clock disagree on the time of all repeats together."""
     apart = abs(told_ms - other_ms)
     if apart > CLOCKS_APART_MS and apart > (CLOCKS_APART - 1) * other_ms:
         raise error("timed_clocks", given=told_ms, other=other_ms)
@@ -49,6 +51,19 @@ def check_work(told_ms: float, *, worked_ms: float, late_ms: float) -> None:
         raise error("timed_elsewhere", given=late_ms, told=told_ms)
     if told_ms * CLOCKS_APART + LATE_MS < worked_ms:
         raise error("timed_clocks", given=told_ms, other=worked_ms)
+
+
+def gpu_busy() -> bool:
+    """Whether work that this process queued on its GPU is still to be done; never True where it has used none."""
+    return torch.cuda.is_initialized() and not torch.cuda.current_stream().query()
+
+
+def check_place(result: object, was_busy: bool) -> None:
+    """Raises RuntimeError where a call that a CPU's clock timed worked on a GPU: it returned before the work was done."""
+    found = result if isinstance(result, (tuple, list)) else [result]
+    where = [str(x.device) for x in found if isinstance(x, torch.Tensor) and x.is_cuda]
+    if where or (gpu_busy() and not was_busy):
+        raise error("timed_on_gpu", given=where[0] if where else "a GPU")
 
 
 class Witness:
@@ -69,6 +84,8 @@ class Witness:
             return
         before, self.print, self.result = self.print, fingerprint(result), result
         if self.fresh and before == self.print:
+            if set(self.print) == {NOTHING_FINITE}:
+                raise error("timed_not_finite", given=sum(x.numel() for x in tensors(result)))
             raise error("timed_cached", what="inputs")
 
     def first(self, function: Callable[[], object]) -> None:
@@ -103,9 +120,20 @@ def tensors(result: object) -> list[torch.Tensor]:
 
 
 def fingerprint(result: object) -> tuple[str, ...]:
-    """The norm of each tensor, exactly: the same for the same numbers, and hardly ever for others. As text, so that NaN equals NaN."""
-    norms = [torch.linalg.vector_norm(_floating(x), dtype=torch.float64) for x in tensors(result)]
-    return tuple(float(norm).hex() for norm in norms)
+    """The norm of each tensor, exactly: the same for the same numbers, and hardly ever for others. As text.
+
+    Where it is not finite: that of the numbers that are, and how many are not; NOTHING_FINITE where none is.
+    """
+    return tuple(_print(_floating(x)) for x in tensors(result))
+
+
+def _print(x: torch.Tensor) -> str:
+    norm = torch.linalg.vector_norm(x, dtype=torch.float64)
+    if torch.isfinite(norm):
+        return float(norm).hex()
+    finite = x[torch.isfinite(x)]
+    norm = torch.linalg.vector_norm(finite, dtype=torch.float64)
+    return f"{float(norm).hex()} and {x.numel() - finite.numel()} not finite" if len(finite) else NOTHING_FINITE
 
 
 def _floating(x: torch.Tensor) -> torch.Tensor:

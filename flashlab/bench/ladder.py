@@ -225,7 +225,7 @@ class Ladder:
 
     def _repr_html_(self) -> str:
         head, *rows = ([escape(cell) for cell in row] for row in self.rows())
-        body = "".join("<tr>" + "".join(f"<td style='text-align:{'left' if i < 3 else 'right'}'>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows)
+        body = "".join("<tr>" + "".join(f"<td style='text-align:{'left' if i < 3 else 'right'}{'' if i == 1 else ';white-space:nowrap'}'>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows)
         return f"<p>{escape(self._title())}</p><table><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>{body}</table>"
 
 

@@ -141,4 +141,5 @@ def _name_left(axes, names: dict[str, float], apart: float = 0.055) -> None:
     height = -np.inf
     for name, y in sorted(names.items(), key=lambda item: item[1]):
         height = max((to_axes((left, y))[1] - low) / (high - low), height + apart)
-        axes.text(0.015, height, name, transform=axes.transAxes, va="center", ha="left", fontsize=8)
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # a line across does not strike the name through
+        axes.text(0.015, height, name, transform=axes.transAxes, va="center", ha="left", fontsize=8, bbox=ground)

@@ -94,7 +94,7 @@ def _row(cells: Sequence[Record | Missing]) -> str:
     ratios = [run.speedup(keys, batch, kernel=name, queries=queries) for name in (FLASH, OURS)]
     memory = [one.extra_bytes if isinstance(one, Record) else None for one in by_name[:2]]
     times = map(_time, by_name)
-    numbers = [("-" if ratio is None else f"{ratio:.1f} ×") for ratio in ratios]
+    numbers = [("-" if ratio is None else f"{ratio:.{1 if ratio >= 0.95 else 2}f} ×") for ratio in ratios]
     sizes_ = [("-" if size is None else f"{size / unit:,.3f}") for size, unit in zip(memory, (1e9, 1e6))]
     return _line((str(batch), f"{keys:,}" if queries == keys else f"{queries} to {keys:,}", *times, *numbers, *sizes_))
 

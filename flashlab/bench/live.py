@@ -8,6 +8,7 @@ from flashlab import runtime
 from flashlab.bench import peers, records
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import sweep
+from flashlab.bench.turn import turn
 from flashlab.problem import AttentionProblem
 from flashlab.traffic.counter_records import measure_or_recall_many
 from flashlab.traffic.launches import Counted
@@ -47,6 +48,6 @@ def counted_or_recorded(problem: AttentionProblem, workloads: Sequence[str], pas
 
     Raises LookupError for what can be had neither way.
     """
-    found = measure_or_recall_many([(workload, pass_, problem) for workload in workloads])
+    found = measure_or_recall_many([(workload, pass_, problem) for workload in workloads], turn=turn(runtime.device()))
     print(*dict.fromkeys(one.where.partition(". ")[0] for one in found), sep="\n")
     return found

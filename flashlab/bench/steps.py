@@ -76,14 +76,10 @@ def timed(names: Sequence[str], problems: Iterable[AttentionProblem], *, device:
     device, date = device or runtime.device(), date or sweep.now()
     chosen = [peers.PEERS[BESIDE], *(PEERS[f"steps/{name}"] for name in names)]
     for p in problems:
-        right = []
         with turn(device):
-            for peer in chosen:
-                why = _fault(peer, p, device)
-                if why:
-                    yield Missing(peer.name, "forward", p, why, failed=True)
-                else:
-                    right.append(peer)
+            faults = {peer.name: _fault(peer, p, device) for peer in chosen}
+        yield from (Missing(name, "forward", p, why, failed=True) for name, why in faults.items() if why)
+        right = [peer for peer in chosen if not faults[peer.name]]
         yield from sweep.sweep([p], "forward", right, device=device, budget_ms=budget_ms, date=date)
 
 
@@ -170,13 +166,17 @@ def run(out: Path | None = None, device: str | None = None) -> int:
     path = out or RECORDED / records.path_for(device_name(device)).name
     compile_kinds([(f"steps/{name}", "forward", p) for p in step_problems() for name in STEPS], COMPILE_S)
     failed = False
-    for one in timed(STEPS, step_problems(), device=device):
-        if isinstance(one, Record):
-            records.append(one, path)
-            print(f"{one.kernel}, head_dim {one.head_dim}: {one.time_ms:.3f} ms, {one.tflops:,.0f} TFLOP/s", flush=True)
-        else:
-            failed |= one.failed
-            print(f"not timed: {one.kernel}, head_dim {one.problem.head_dim}: {one.why}", flush=True)
+    try:
+        for one in timed(STEPS, step_problems(), device=device):
+            if isinstance(one, Record):
+                records.append(one, path)
+                print(f"{one.kernel}, head_dim {one.head_dim}: {one.time_ms:.3f} ms, {one.tflops:,.0f} TFLOP/s", flush=True)
+            else:
+                failed |= one.failed
+                print(f"not timed: {one.kernel}, head_dim {one.problem.head_dim}: {one.why}", flush=True)
+    except TimeoutError as busy:
+        print(f"{busy}\nRecorded results instead:")
+        return _show(out) or int(failed)
     print(f"records were added to {path}")
     return _show(path) or int(failed)
 

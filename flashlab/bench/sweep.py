@@ -72,20 +72,22 @@ def sweep(
     clock: Callable[..., Timing] = time_call,
     done: Iterable[Record] = (),
 ) -> Iterator[Record | Missing]:
-    """A Record or a Missing for each problem and peer, as they come. One `date` marks what belongs to one run.
+    """A Record or a Missing for each problem and peer, as each problem is done. One `date` marks what belongs to one run.
 
     What is in `done` is handed on and not timed again. All peers of a problem are timed in one turn on the GPU (turn.py).
     """
     device, date = device or runtime.device(), date or now()
     kept = {(one.kernel, one.problem): one for one in done}
     for problem in problems:
+        cells = []
         with turn(device), current(device):
             for peer in peers:
                 had = kept.get((peer.name, records.key_of(pass_, problem)))
                 why = None if had else peer.can(problem, pass_, device)
-                yield had or (Missing(peer.name, pass_, problem, why) if why else _cell(peer, problem, pass_, device, budget_ms, date, clock))
+                cells.append(had or (Missing(peer.name, pass_, problem, why) if why else _cell(peer, problem, pass_, device, budget_ms, date, clock)))
             if torch.device(device).type == "cuda":
                 torch.cuda.empty_cache()  # what one peer leaves must not crowd out the next
+        yield from cells  # after the turn: whoever stops listening here must not keep the GPU from others
 
 
 def growth(

@@ -22,6 +22,7 @@ from flashlab import runtime
 from flashlab.bench.derived import known_gpu
 from flashlab.bench.dram import modelled, scheduled
 from flashlab.bench.three_ways_table import ThreeWays
+from flashlab.bench.turn import turn
 from flashlab.hardware import Gpu, this_gpu
 from flashlab.kernels import flash1, unfused
 from flashlab.kernels.tiles import SHARED, SHORT, backward_tiles_for, forward_tile_for
@@ -75,7 +76,7 @@ def three_ways(problem: AttentionProblem, workloads: Sequence[str] = WORKLOADS, 
     Raises LookupError for a workload or a pass that there is not.
     """
     requests, records = [(workload, pass_, problem) for workload in workloads], load()
-    results = count_or_recall_many(requests) if count else [_recorded(*request, records) for request in requests]
+    results = count_or_recall_many(requests, turn=turn(runtime.device())) if count else [_recorded(*request, records) for request in requests]
     return ThreeWays((row_of(one, records) for one in results), problem, pass_)
 
 

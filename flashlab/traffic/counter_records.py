@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ KERNELS = {
     "triton": ("forward_kernel", "delta_kernel", "keys_kernel", "queries_kernel"),
 }
 BUDGET_S, LEAST_S = 110, 15
+NO_TURN = nullcontext()
 STALE = "stale: the kernel's code has changed since"
 
 
@@ -134,13 +136,14 @@ def measure_or_recall_many(requests: Sequence[Request], **options: object) -> li
     return results
 
 
-def count_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted | Uncounted]:
-    """The same, but what can be had neither way stays Uncounted and says why."""
+def count_or_recall_many(requests: Sequence[Request], *, turn: AbstractContextManager = NO_TURN, **options: object) -> list[Counted | Uncounted]:
+    """The same, but what can be had neither way stays Uncounted and says why. `turn` is held while counting: bench/turn.py's."""
     for workload, pass_, _ in requests:
         check(workload, pass_)
     try:
-        results = count_many(requests, **options)
-    except RuntimeError as reason:
+        with turn:
+            results = count_many(requests, **options)
+    except (RuntimeError, TimeoutError) as reason:
         results = [Uncounted(*request, str(reason)) for request in requests]
     records = load() if any(isinstance(one, Uncounted) for one in results) else []
     return [_recalled(one, records) if isinstance(one, Uncounted) else one for one in results]

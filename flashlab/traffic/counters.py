@@ -39,6 +39,7 @@ WORKLOADS = {
 }  # fmt: skip
 CHILD = [sys.executable, "-m", "flashlab.workloads"]
 MARKER = "flashlab_marker_kernel"  # launched before each workload: its grid says which one
+MOST_COMPILERS = 8  # processes that compile at a time: each holds torch, and a context on the GPU
 SPARE_S = 60  # after the child's own time is up: ncu's last pass, and its table
 
 
@@ -191,7 +192,7 @@ def compile_kinds(requests: Iterable[Request], seconds: float) -> None:
     chosen = kinds(requests)
     if len(chosen) < 2:
         return
-    shares = min(len(chosen), os.cpu_count() or 1)
+    shares = min(len(chosen), os.cpu_count() or 1, MOST_COMPILERS)
     started, until = [], time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="flashlab-compile-") as folder:
         try:

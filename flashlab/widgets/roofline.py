@@ -9,6 +9,7 @@ What it leaves out: caches (the L2 serves most of the k and v tiles that FlashAt
 from __future__ import annotations
 
 import math
+from itertools import cycle
 
 import ipywidgets
 
@@ -20,13 +21,16 @@ from flashlab.widgets.panel import Choice, Panel, Slider, si, times
 
 SIZES = [2**power for power in range(7, 18)]  # 128 to 131,072
 HEAD_DIMS = [32, 64, 96, 128, 192, 256]
+OTHER_LOOKS = [("#333333", "o"), ("#666666", "D"), ("#000000", "v"), ("#999999", "p")]  # of points that looks.py does not know, in turn
+INCHES, ROW_INCHES = 4.6, 0.24  # the figure's height, and what a row of the legend under it adds
 
 
 def roofline_figure(gpu: Gpu | str, points: list[tuple], dtype: str = "float16", ceilings: dict[str, float] | None = None):
     """A matplotlib Figure: FLOP/s against FLOP a byte, both logarithmic, with the two ceilings of a GPU.
 
     `points` are (key of looks.ALGORITHMS or a label, intensity in FLOP a byte, FLOP/s or None for what the roofline
-    allows); "standard: by counters" is standard attention again, with a hollow mark and these words. `ceilings` are measured ones, {"hbm_bytes_per_s": 4.26e12, "flops_per_s": 798e12}, drawn dashed.
+    allows); "standard: by counters" is standard attention again, with a hollow mark and these words. `ceilings` are measured
+    ones, {"hbm_bytes_per_s": 4.26e12, "flops_per_s": 798e12}, drawn dashed. The legend stands below, clear of the points.
     """
     from matplotlib.figure import Figure
 
@@ -37,8 +41,11 @@ def roofline_figure(gpu: Gpu | str, points: list[tuple], dtype: str = "float16",
     high = max([ridge * 30, *(x * 4 for _, x, _, _ in placed)])
     bottom, top = low * row.hbm_bytes_per_s, peak * 4
 
-    figure = Figure(figsize=(8, 4.6))
-    figure.subplots_adjust(left=0.115, right=0.98, bottom=0.115, top=0.925)  # fixed, so that angles on the page are known
+    below = ROW_INCHES * len(placed)
+    height = INCHES + below
+    figure = Figure(figsize=(8, height))
+    edges = {"bottom": (0.115 * INCHES + below) / height, "top": 1 - 0.075 * INCHES / height}
+    figure.subplots_adjust(left=0.115, right=0.98, **edges)  # fixed, so that angles on the page are known
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, top))
     axes.set_xlabel("intensity: FLOP for each byte moved through HBM")
     axes.set_ylabel("FLOP/s")
@@ -65,9 +72,11 @@ def roofline_figure(gpu: Gpu | str, points: list[tuple], dtype: str = "float16",
         _roof(axes, (low, high), bandwidth, measured, "--")
         label = f"measured: {si(bandwidth, 'B/s')}, {si(measured, 'FLOP/s')}"
         axes.text(high / 1.1, measured / 1.2, label, ha="right", va="top", fontsize=9, color="#555555")
+    others = cycle(OTHER_LOOKS)
     for key, x, y, is_bound in placed:
         base, _, words = key.partition(": ")
-        label, colour, marker = ALGORITHMS.get(base if words else key, (key, "#333333", "o"))
+        look = ALGORITHMS.get(base if words else key)
+        label, colour, marker = look or (key, *next(others))
         again = words and base in ALGORITHMS
         hollow = {"markerfacecolor": "none", "markeredgecolor": colour, "markersize": 15} if again else {"markeredgecolor": "white", "markersize": 10}
         label += f", {words}" if again else ""
@@ -78,7 +87,7 @@ def roofline_figure(gpu: Gpu | str, points: list[tuple], dtype: str = "float16",
             label=f"{label}: {_number(x)} FLOP/byte, {rate}",
         )  # fmt: skip
     if placed:
-        axes.legend(loc="lower right", fontsize=9, framealpha=0.95, borderpad=0.7, labelspacing=0.7)
+        figure.legend(*axes.get_legend_handles_labels(), loc="lower left", bbox_to_anchor=(0.115, 0), fontsize=9, frameon=False, labelspacing=0.5)
     return figure
 
 

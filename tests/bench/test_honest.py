@@ -1,10 +1,13 @@
 """honest.py: liars are fed to the clock, and each is refused by its name, or the truth comes out all the same."""
 
+import itertools
 import threading
 import time
+import types
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flashlab.bench import honest, timing
 from flashlab.bench.timing import time_call
@@ -104,8 +107,41 @@ def test_noise_instead_of_a_cache_is_wrong():
 
 
 def test_nan_kept_is_found_and_nan_is_no_right_result():
-    assert refused(lambda: X * torch.nan, "timed_cached", fresh=X.normal_) == CACHED
+    kept = torch.tensor([1.0, torch.nan, torch.inf])
+    assert refused(lambda: kept, "timed_cached", fresh=X.normal_) == CACHED
     assert "off by nan" in refused(lambda: X * torch.nan, "timed_wrong", expected=lambda: X)
+
+
+def test_nan_alone_is_not_called_a_cache_and_some_nan_hide_no_other_number():
+    for value in (torch.nan, torch.inf):
+        assert refused(lambda: X.abs() * value, "timed_not_finite", fresh=X.normal_) == (
+            "all 4,096 numbers of the result are NaN or infinite, for old and new inputs alike: whether they were computed cannot be seen. Mend it first."
+        )
+    rows = torch.ones(len(X), 1)
+    rows[0] = torch.nan  # as a row without a key would give it
+    assert time_call(lambda: X * rows, fresh=X.normal_, **CLOCK).repeats >= 5
+
+
+# -- works on a GPU, timed as a CPU -----------------------------------------------------------------------------------------
+ELSEWHERE = 'the call works on {} and was timed with the CPU\'s clock, which stops before the work is done. Give device="cuda".'
+
+
+def test_a_result_on_a_gpu_is_not_timed_as_a_cpus():
+    with FakeTensorMode():
+        there = torch.empty(2, device="cuda")
+    for result in (there, (X, there)):
+        assert refused(lambda: result, "timed_on_gpu") == ELSEWHERE.format("cuda:0")
+
+
+@pytest.mark.parametrize("idle, refuses", [([True, False], True), ([True, True], False), ([False, False], False)], ids=["its work", "idle", "work of before"])
+def test_work_that_a_call_leaves_on_a_gpu_is_not_timed_as_a_cpus(monkeypatch, idle, refuses):
+    answers = itertools.cycle(idle)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(query=lambda: next(answers)))
+    if refuses:
+        assert refused(lambda: None, "timed_on_gpu") == ELSEWHERE.format("a GPU")
+    else:
+        assert time_call(lambda: None, **CLOCK).repeats >= 5
 
 
 def test_without_new_inputs_the_same_result_is_no_fault():

@@ -56,7 +56,7 @@ def test_one_command_fills_it_from_what_is_recorded(tmp_path, monkeypatch, capsy
 
 def test_the_readme_says_of_the_labs_outputs_where_they_are_from():
     said = " ".join((PAGE.parents[2] / "README.md").read_text().split())
-    assert ("its stored outputs are from a CPU, beside what the H200 recorded." in said) == ("No GPU: " in PAGE.with_suffix(".ipynb").read_text())
+    assert ("stored outputs are from a CPU, beside what the H200 recorded." in said) == ("No GPU: " in PAGE.with_suffix(".ipynb").read_text())
 
 
 def test_the_page_has_its_parts():

@@ -11,10 +11,10 @@ import torch
 from flashlab import cli, runtime
 from flashlab.bench import ladder, peers, records, steps
 from flashlab.bench.ladder import Ladder, idle, through
-from flashlab.bench.ladder_figure import draw
+from flashlab.bench.ladder_figure import APART, draw, place, spread_out
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import Missing
-from flashlab.errors import ERRORS
+from flashlab.errors import ERRORS, error
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, counters
 from flashlab.traffic.launches import Counted, Launch
@@ -177,9 +177,44 @@ def test_the_figure_has_a_bar_for_each_step_and_a_line_for_sdpa(kept):
     assert axes.get_legend().get_texts()[0].get_text().endswith(": 183") and "H200" in axes.get_title()
 
 
+def test_every_timed_step_is_a_mark_under_the_roof_and_losers_are_hollow(kept):
+    table = Ladder(["tiles", "wide", "warps"], steps.problem(128), steps.recorded(["tiles", "wide", "warps"]))
+    (axes,) = place(table).axes
+    roof, *marks = axes.get_lines()
+    assert roof.get_ydata().tolist()[1:] == [989.4, 989.4]  # an H200's
+    expected = {name: (x, rate / 1e12) for name, x, rate in table.points() if rate}
+    assert [(mark.get_xdata()[0], mark.get_ydata()[0]) for mark in marks] == list(expected.values()) and list(expected) == ["tiles", "warps"]
+    assert all(mark.get_markerfacecolor() == mark.get_color() for mark in marks)
+    assert {text.get_text() for text in axes.texts} >= {"tiles 138", "warps 275"}
+    records.append(made("steps/wide", 4.0), kept / "nvidia-h200.jsonl")
+    again = place(Ladder(["wide"], steps.problem(128), steps.recorded(["wide"]))).axes[0]
+    assert again.get_lines()[1].get_markerfacecolor() == "white" != again.get_lines()[1].get_color()
+
+
+def test_names_at_one_height_are_spread_and_keep_their_order():
+    placed = spread_out({"c": 100.0, "a": 99.0, "b": 99.5, "alone": 10.0})
+    assert sorted(placed, key=placed.get) == ["alone", "a", "b", "c"] and placed["alone"] == pytest.approx(10)
+    assert placed["b"] / placed["a"] == pytest.approx(APART) == placed["c"] / placed["b"] and placed["b"] == pytest.approx(99.5, rel=1e-3)
+
+
 def test_what_the_parts_of_a_gpu_need_at_least():
     """At head_dim 64 powers of two take nearly as long as products, at 128 half as long; DRAM a fifth of either."""
     for head_dim, share in ((64, 0.924), (128, 0.462)):
         least = ladder.least_ms(steps.problem(head_dim))
         assert least["exponentials"] / least["tensor cores"] == pytest.approx(share, abs=1e-3)
         assert least["DRAM"] / least["tensor cores"] == pytest.approx(0.201, abs=1e-3)
+
+
+def test_the_command_shows_what_is_recorded_where_the_gpu_stays_taken_and_knows_its_gpus(kept, capsys, monkeypatch):
+    def busy(*_, **__):
+        raise error("gpu_busy", device="GPU-1", waited=5, ahead=1)
+        yield
+
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, instead in (("compile_kinds", lambda *_: None), ("timed", busy), ("device_name", lambda device: "NVIDIA H200")):
+        monkeypatch.setattr(steps, name, instead)
+    assert cli.main(["bench", "steps"]) == 0
+    said = capsys.readouterr().out
+    assert "GPU-1 was still taken after 5 s" in said and "Recorded results instead:" in said and "2.00 tiles" in said
+    assert cli.main(["bench", "steps", "--device", "cuda:3"]) == 2 and "cuda:3" in capsys.readouterr().err

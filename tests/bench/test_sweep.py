@@ -195,3 +195,17 @@ def test_our_extra_memory_is_one_number_a_query():
     for pass_ in ("forward", "backward"):
         found = list(growth((1024, 2048), (pass_,), head_dim=64, heads=2, budget_ms=1))
         assert [one.extra_bytes for one in found] == [4 * 2 * 1024, 4 * 2 * 2048]  # lse forward, delta backward: float32
+
+
+def test_who_stops_listening_does_not_keep_the_gpu(monkeypatch):
+    held = []
+
+    @contextmanager
+    def turn(device):
+        held.append(device)
+        yield
+        held.pop()
+
+    monkeypatch.setattr(sweep, "turn", turn)
+    results = sweep.sweep(TINY, "forward", [PEERS["sdpa-math"], PEERS["sdpa-flash"]], device="cpu", clock=lambda *a, **o: held[0] and fake_clock(*a, **o))
+    assert isinstance(next(results), Record) and held == []

@@ -1,6 +1,7 @@
 """counters.py: what the child is asked, whose launch is whose, and what is told where nothing could be counted."""
 
 import json
+import types
 from pathlib import Path
 
 import fake_ncu as fake
@@ -206,6 +207,14 @@ def test_kinds_are_compiled_in_processes_of_their_own(gpu, tmp_path, monkeypatch
     assert not (tmp_path / "forward").exists()  # one kind: the child compiles it as it warms up
     counters.compile_kinds([("triton", "forward", SMALL), ("triton", "backward", SMALL)], 20)
     assert (tmp_path / "forward").exists() and (tmp_path / "backward").exists()
+
+
+def test_a_computer_of_many_cores_is_not_filled_with_compilers(monkeypatch):
+    started = []
+    monkeypatch.setattr(counters.os, "cpu_count", lambda: 128)
+    monkeypatch.setattr(counters.subprocess, "Popen", lambda *a, **o: started.append(a) or types.SimpleNamespace(wait=lambda s: 0, poll=lambda: 0))
+    counters.compile_kinds([(f"steps/{name}", "forward", SMALL) for name in counters.STEPS], 20)
+    assert len(started) == counters.MOST_COMPILERS < len(counters.STEPS)
 
 
 def test_compiling_that_takes_too_long_is_ended(gpu, tmp_path, monkeypatch):

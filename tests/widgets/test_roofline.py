@@ -19,7 +19,7 @@ from flashlab.widgets.roofline import Roofline, roofline_figure
 
 def _texts(figure) -> str:
     axes = figure.axes[0]
-    legend = axes.get_legend().get_texts() if axes.get_legend() else []
+    legend = [text for one in figure.legends for text in one.get_texts()]
     return "\n".join(text.get_text() for text in [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *legend])
 
 
@@ -59,6 +59,15 @@ def test_a_point_placed_again_keeps_its_look_and_is_hollow():
     assert list(points) == ["standard attention", "standard attention, by counters", "mine: fast: 500 FLOP/byte, 90.0 TFLOP/s"]
     assert (hollow.get_color(), hollow.get_marker()) == (filled.get_color(), filled.get_marker()) == ALGORITHMS["standard"][1:]
     assert hollow.get_markerfacecolor() == "none" != mine.get_markerfacecolor() and filled.get_markersize() < hollow.get_markersize()
+
+
+def test_points_of_other_names_differ_in_their_marks_and_no_legend_hides_one():
+    figure = roofline_figure("H200", [(name, 900.0 + i, 1e14) for i, name in enumerate("abcd")])
+    points = [line for line in _lines(figure) if "FLOP/byte" in line.get_label()]
+    assert len({line.get_marker() for line in points}) == len({line.get_color() for line in points}) == 4
+    figure.draw_without_rendering()
+    (legend,), axes = figure.legends, figure.axes[0]
+    assert 0 <= legend.get_window_extent().y0 and legend.get_window_extent().y1 < axes.get_tightbbox().y0
 
 
 def test_measured_ceilings_are_dashed():
