@@ -18,6 +18,7 @@ import numpy as np
 from flashlab.grading import sandbox
 from flashlab.grading.box import wire
 from flashlab.grading.exercise import Answer, Call, Fault
+from flashlab.grading.plain import plain
 from flashlab.grading.serve import Server
 from flashlab.traffic.trace import COLUMNS, Trace
 
@@ -206,6 +207,6 @@ def fault_of(header: dict) -> Fault:
     about = about if isinstance(about, dict) else {}
     line = about.get("line")
     return Fault(
-        str(about.get("kind", "BrokenAnswer"))[:100], str(about.get("text", ""))[:2000],
-        line if isinstance(line, int) else 0, str(about.get("source", ""))[:200],
+        plain(about.get("kind", "BrokenAnswer"), 100), plain(about.get("text", ""), 2000),
+        line if type(line) is int and 0 <= line < 1_000_000 else 0, plain(about.get("source", ""), 200),
     )  # fmt: skip
