@@ -7,6 +7,7 @@ import unicodedata
 # Control characters, marks of direction and of no width, halves of surrogate pairs, line separators: unicodedata's names.
 SHOWN_AS_CODES = ("Cc", "Cf", "Cs", "Zl", "Zp")
 LINES = "\n\t"
+JOINERS = "\u200c\u200d"  # of Persian and Indic letters: part of names
 
 
 def plain(text: object, most: int | None = None, *, lines: bool = True) -> str:
@@ -18,7 +19,7 @@ def plain(text: object, most: int | None = None, *, lines: bool = True) -> str:
     text = str(text)[:most]
     if text.isprintable():
         return text
-    keep = LINES if lines else ""
+    keep = JOINERS + (LINES if lines else "")
     return "".join(f"\\{_code(ord(sign))}" if sign not in keep and unicodedata.category(sign) in SHOWN_AS_CODES else sign for sign in text)
 
 
