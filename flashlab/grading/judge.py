@@ -43,7 +43,7 @@ def values(
             what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
             if what:
                 return Finding(
-                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer), input=f"{call}\n{shown(call.served | call.arrays)}",
+                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer), input=f"{call}\n{shown(call.inputs)}",
                     theirs=shown({name: answer.arrays.get(name)}), expected=shown({name: needed}),
                 )  # fmt: skip
         return None

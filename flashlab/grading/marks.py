@@ -167,7 +167,7 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
         name = "stride assumed contiguous" if _between_rows(fault.text, call) else "out-of-bounds load"
     small = sum(array.size for array in {**call.served, **call.arrays}.values()) < 400
-    return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=f"{call}\n{shown({**call.served, **call.arrays})}" if small else str(call))
+    return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=f"{call}\n{shown(call.inputs)}" if small else str(call))
 
 
 def _between_rows(text: str, call: Call) -> bool:

@@ -20,6 +20,8 @@ section > h2 { margin-top: 0 } bdi, td, pre { unicode-bidi: isolate }
 td, th { padding: .3rem .8rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: normal }
 .number { text-align: right; font-variant-numeric: tabular-nums }
 pre { background: var(--box); padding: .6rem .8rem; border-radius: 4px; overflow-x: auto; white-space: pre-wrap; font-size: .9rem; line-height: 1.4 }
+summary { cursor: pointer; color: var(--quiet) } .numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 0 1rem }
+.numbers > :first-child { grid-column: 1 / -1 }
 section { margin: 1.2rem 0; padding: .1rem 0 .1rem 1rem; border-left: 4px solid var(--line) } section > :last-child { margin-bottom: 0 }
 .failed { border-color: var(--wrong) } .passed { border-color: var(--right) } .failed > h2 { color: var(--wrong) } .passed > h2 { color: var(--right) }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px }
@@ -46,13 +48,15 @@ def student_page(record: dict) -> str:
     parts = [f"<p><b>{record['points']} of {record['possible']} points</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
     if record["problem"]:
         parts.append(f"<section class='failed'><p>{escaped(record['problem'])}</p></section>")
-    parts += [_test(test) for test in record["tests"]]
+    first = next((test["name"] for test in record["tests"] if not test["passed"]), "")
+    parts += [_test(test, test["name"] == first) for test in record["tests"]]
     if record["printed"]:
         parts.append(f"<section><h2>What your code printed</h2><pre>{escaped(record['printed'])}</pre></section>")
     return page(f"{record['exercise']}: {record['student']}", *parts)
 
 
-def _test(test: dict) -> str:
+def _test(test: dict, first: bool) -> str:
+    """One test; the numbers of the first failure are open, those of later ones behind a click."""
     head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {test['points']} of {test['possible']} points</h2>"
     if test["passed"]:
         return f"<section class='passed'>{head}</section>"
@@ -60,7 +64,11 @@ def _test(test: dict) -> str:
     if test["meaning"]:
         name = f"<b>{escaped(test['misconception'])}.</b> " if test["misconception"] else ""
         parts.append(f"<p>What this difference usually means: {name}{escaped(test['meaning'])}</p>")
-    parts += [f"<h3>{title}</h3><pre>{escaped(test[key])}</pre>" for key, title in (("input", "Input"), ("theirs", "Yours"), ("expected", "Expected")) if test[key]]
+    numbers = [
+        f"<div><h3>{title}</h3><pre>{escaped(test[key])}</pre></div>" for key, title in (("input", "Input"), ("theirs", "Yours"), ("expected", "Expected")) if test[key]
+    ]
+    if numbers:
+        parts.append(f"<details{' open' * first}><summary>Input, yours and expected</summary><div class='numbers'>{''.join(numbers)}</div></details>")
     return f"<section class='failed'>{head}{''.join(parts)}</section>"
 
 

@@ -108,6 +108,19 @@ def _children(pid: int) -> list[int]:
         return []
 
 
+def cpu_seconds(process: subprocess.Popen) -> float:
+    """CPU seconds of a child and of what it started, as far as the system says."""
+    ticks, waiting = 0, [process.pid]
+    while waiting:
+        pid = waiting.pop()
+        waiting += _children(pid)
+        try:
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        except (OSError, ValueError):
+            pass
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _kill(kill, pid: int) -> None:
     try:
         kill(pid, signal.SIGKILL)
