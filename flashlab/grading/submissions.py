@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -63,6 +64,7 @@ def collect(place: Path, exercise: Exercise) -> tuple[list[Submission], list[tup
     Raises FileNotFoundError or ValueError where there is nothing to look at.
     """
     names, archive, left_out = _names(place)
+    left_out += [(name, "the zip has it more than once; its last one is read") for name, times in sorted(Counter(names).items()) if times > 1]
     found: dict[str, list[Submission]] = {}
     paths = {name: PurePosixPath(name.replace("\\", "/") if archive else name) for name in sorted(names)}
     wrapped = _wrapped(list(paths.values()))
