@@ -195,7 +195,7 @@ def _with_triton(module: str) -> dict:
         return {"bare": True}
     package, site = Path(__file__).parents[1], Path(importlib.util.find_spec("triton").origin).parents[1]
     more = {package / part: f"flashlab/{part}" for part in PARTS} | {site: "site"}
-    return {"more": more, "extra": {"TRITON_INTERPRET": "1" if module == "kernel_child" else "0", "TRITON_CACHE_DIR": "/tmp/triton"}}
+    return {"more": more, "extra": {"TRITON_INTERPRET": "1" if module == "kernel_child" else "0", "TRITON_CACHE_DIR": "/tmp/triton", "TRITON_DEFAULT_FP_FUSION": "1"}}
 
 
 def _trace(header: dict, arrays: dict) -> Trace | None:
