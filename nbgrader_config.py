@@ -17,4 +17,5 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
+    "flashlab.grading.formgrade.PlainAnswers",  # a script in an answer would run in the grader's browser
 ]

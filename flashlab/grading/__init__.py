@@ -11,6 +11,7 @@ What happens to a submission, in the order of the files:
     marks             every test, its points, the lines that `flashlab check` prints
     budget            a judge for low precision: at most twice the error of plain PyTorch
     checking, progress  for the reader; grade, report and others for an instructor
+    plain             text from outside that can move no cursor; submissions, roster, gradebook, formgrade: what comes from a platform
     release           exercises/ from solutions/
 
 **How to make an exercise**, with e04_flash_forward as the example. Three files:

@@ -21,7 +21,7 @@ def runs(source: str) -> frozenset[tuple[str, ...]]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type not in IGNORED:
                 tokens.append(token.string)
-    except (tokenize.TokenError, SyntaxError):
+    except (tokenize.TokenError, SyntaxError, ValueError):  # ValueError: half a surrogate pair
         pass
     return frozenset(zip(*(tokens[first:] for first in range(RUN))))
 

@@ -19,7 +19,7 @@ def sentence(records: list[dict]) -> str:
     """What the picture shows, in words."""
     found, right = counts(records), sum(not record["first_failure"] for record in records)
     start = f"{right} of {len(records)} submissions pass every test"
-    return f"{start}; the most frequent first failure is “{found[0][0]}”, {found[0][1]} times." if found else f"{start}."
+    return f"{start}; the most frequent first failure is “{found[0][0]}”, {'once' if found[0][1] == 1 else f'{found[0][1]} times'}." if found else f"{start}."
 
 
 def draw(records: list[dict]):

@@ -44,6 +44,11 @@ class Call:
     cast: str | None = None
     exact: tuple[str, ...] = ()
 
+    @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The arrays that hold numbers to work on, not room for answers."""
+        return {name: array for name, array in {**self.served, **self.arrays}.items() if name not in self.stores}
+
     def __str__(self) -> str:
         arrays = [f"{name} {array.shape} {array.dtype}" for name, array in {**self.served, **self.arrays}.items()]
         return ", ".join(arrays + [f"{name}={value}" for name, value in self.options.items()])

@@ -29,8 +29,10 @@ from flashlab.grading import cells, class_figure, marks, report, roster, sandbox
 from flashlab.grading.alike import most_alike
 from flashlab.grading.exercise import HIDDEN, Exercise, find
 from flashlab.grading.judge import meaning
+from flashlab.grading.plain import plain
 from flashlab.grading.submissions import Submission, collect
 
+FORMULA = "=+-@＝＋－＠"  # what a spreadsheet takes for the beginning of one
 LIBRARY = ("reference/flash1.py", "reference/flash2.py", "reference/online_softmax.py", "reference/standard.py", "reference/backward.py", "kernels/forward.py", "kernels/backward.py")  # fmt: skip
 
 
@@ -56,9 +58,9 @@ def grade(submissions: Path, name: str, out: Path, *, roster: Path | None = None
     return 1 if nobody else 0
 
 
-def read_roster(path: Path):
+def read_roster(path: Path) -> tuple:
     """Read before anything is marked, so that a wrong file is told at once."""
-    return roster.read(path)
+    return *roster.read(path), roster.separator(path.read_text("utf-8-sig"))
 
 
 def with_hand_marks(records: list[dict], exercise: Exercise, path: Path) -> None:
@@ -99,7 +101,7 @@ def kept_or_marked(exercise: Exercise, submission: Submission, out: Path, digest
         content, unreadable = b"", f"{submission.file} cannot be read: {problem}"
     else:
         unreadable = ""
-    key = hashlib.sha256(digest.encode() + content + submission.file.encode()).hexdigest()
+    key = hashlib.sha256(digest.encode() + content + submission.file.encode("utf-8", "surrogatepass")).hexdigest()
     try:
         record = json.loads(path.read_bytes())
         if record["key"] == key:
@@ -164,12 +166,12 @@ def write_class(full, exercise, chosen, records, left_out, out: Path, course: Pa
     alike = most_alike({record["student"]: record["source"] for record in records}, given, library)
     nobody: list[Submission] = []
     if roster_rows:
-        columns, rows = roster_rows
+        columns, rows, separator = roster_rows
         found, nobody = roster.matched(rows, chosen)
         points = {rows.index(found[record["student"]]): total(record) for record in records if record["student"] in found}
         possible = exercise.points + words_points(course, exercise)
-        write(out / "grades_canvas.csv", roster.canvas_csv(columns, rows, exercise, points, possible))
-        left_out += ((one.file, "it is marked, but matches nobody on the roster") for one in nobody)
+        write(out / "grades_canvas.csv", roster.canvas_csv(columns, rows, exercise, points, possible, separator))
+        left_out += ((one.file, "it is marked, but matches nobody on the roster who has no other submission") for one in nobody)
     picture = png_base64(class_figure.draw(records))
     write(out / "class.html", report.class_page(exercise, records, left_out, alike, picture, class_figure.sentence(records)))
     return nobody
@@ -192,8 +194,12 @@ def grades_csv(exercise: Exercise, records: list[dict]) -> str:
         got = {test["name"]: test["points"] for test in record["tests"]}
         row = [record["student"], record["file"], record["points"], record["possible"], _plain(record.get("by_hand")), total(record), *(got.get(name, 0) for name in names)]
         row += [record["first_failure"], record["misconception"], "late" if record["late"] else "", record["problem"]]
-        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t") else cell for cell in row])
+        writer.writerow([_cell(plain(cell, lines=False)) if isinstance(cell, str) else cell for cell in row])
     return out.getvalue()
+
+
+def _cell(text: str) -> str:
+    return f"'{text}" if text.strip()[:1] in FORMULA and text.strip() else text
 
 
 def total(record: dict) -> int | float:
@@ -210,7 +216,7 @@ def digest_of(exercise: Exercise, course: Path) -> str:
     """What a kept mark depends on besides the notebook: the grader's own files, the exercise and its hidden cases."""
     package = Path(__file__).parent
     files = [*package.glob("*.py"), *package.glob("box/*.py"), package / "exercises" / f"{exercise.name}.py", course / "solutions" / exercise.name / HIDDEN]
-    files += [package.parent / "traffic" / name for name in ("memory.py", "model.py", "trace.py", "interpreter.py")]
+    files += [*package.parent.glob("traffic/*.py"), package.parent / "problem.py", package.parent / "hardware.py"]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files) if path.is_file())).hexdigest() + str(sandbox.works())
 
 
@@ -245,5 +251,5 @@ def _say(full, exercise, records, left_out, out, stream) -> None:
     if not sandbox.works():
         print(f"NOT SANDBOXED: {sandbox.why_not()}.", file=stream)
     for name, why in left_out:
-        print(f"  {name}: {why}", file=stream)
+        print(f"  {plain(name, 200, lines=False)}: {plain(why, 400, lines=False)}", file=stream)
     print(f"See {out / 'class.html'} and {out / 'grades.csv'}.", file=stream)

@@ -9,10 +9,12 @@ import numpy as np
 
 from flashlab.grading.exercise import Answer, Call, Finding, Judge
 from flashlab.grading.misconceptions import MEANS
+from flashlab.grading.plain import plain
 from flashlab.traffic.trace import Trace
 
 MOST_IMITATED = 20_000  # numbers
 MOST_BY_HAND = 400  # numbers of input that are shown
+MOST_TEXT = 100  # characters of a text that is shown
 SHOWN = 6  # rows and columns of an array that are shown
 
 
@@ -73,7 +75,7 @@ def differs(name: str, got, needed: np.ndarray, atol: float, rtol: float, dtype=
     else:
         with np.errstate(invalid="ignore", over="ignore"):
             exact, theirs = needed.astype(np.float64), got.astype(np.float64)
-            wrong = ~((theirs == exact) | (np.abs(theirs - exact) <= atol + rtol * np.abs(exact)))
+            wrong = ~((theirs == exact) | (np.isfinite(exact) & (np.abs(theirs - exact) <= atol + rtol * np.abs(exact))))  # inf is near nothing
             wrong &= ~(np.isnan(theirs) & np.isnan(exact))
     if not wrong.any():
         return ""
@@ -151,8 +153,7 @@ def meaning(finding: Finding) -> str:
 
 def input_of(call: Call) -> str:
     """The call in one line, and its input arrays where they are small enough to try by hand."""
-    arrays = {name: array for name, array in {**call.served, **call.arrays}.items() if name not in call.stores}
-    return f"{call}\n{shown(arrays)}" if sum(array.size for array in arrays.values()) < MOST_BY_HAND else str(call)
+    return f"{call}\n{shown(call.inputs)}" if sum(array.size for array in call.inputs.values()) < MOST_BY_HAND else str(call)
 
 
 def _side_by_side(name: str, got, needed: np.ndarray) -> tuple[str, str]:
@@ -168,7 +169,7 @@ def number(value) -> str:
     """One number as a person writes it."""
     if isinstance(value, (np.floating, float)):
         return f"{value:.6g}"
-    return f"{value:,}" if isinstance(value, (np.integer, int)) and not isinstance(value, (bool, np.bool_)) else str(value)
+    return f"{value:,}" if isinstance(value, (np.integer, int)) and not isinstance(value, (bool, np.bool_)) else plain(value, MOST_TEXT, lines=False)
 
 
 def shown(arrays: Mapping[str, object]) -> str:
@@ -178,6 +179,9 @@ def shown(arrays: Mapping[str, object]) -> str:
         if array is None:
             lines.append(f"{name}: nothing")
             continue
-        text = np.array2string(np.asarray(array), precision=4, suppress_small=True, threshold=SHOWN**2, edgeitems=SHOWN // 2, max_line_width=110)
+        array = np.asarray(array)
+        if array.dtype.kind == "U" and array.dtype.itemsize > 4 * MOST_TEXT:
+            array = array.astype(f"U{MOST_TEXT}")
+        text = np.array2string(array, precision=4, suppress_small=True, threshold=SHOWN**2, edgeitems=SHOWN // 2, max_line_width=110)
         lines.append(f"{name} =\n{text}")
     return "\n".join(lines)[:6000]

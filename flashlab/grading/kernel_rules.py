@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
+import re
+import tokenize
 from collections.abc import Iterator
 
 TL = frozenset(
@@ -21,6 +24,7 @@ BUILTINS = frozenset({"range", "float", "min", "max"})
 GIVEN = frozenset({"INF", "LOG2_E"})  # constants that the launcher defines
 TEXTS = frozenset({"inf", "-inf", "ieee", "tf32", "tf32x3", "zero", "evict_first", "evict_last", "relaxed", "acq_rel"})
 IMPORTS = frozenset({"import triton", "import triton.language as tl", "import torch", "import numpy as np"})
+NEWLINE = re.compile(r"\r\n|\r|\n")  # where Python ends a line; str.splitlines knows others, and a comment would end at them
 NODES = (
     ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.IfExp, ast.Expr,
     ast.Pass, ast.Break, ast.Continue, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.Attribute,
@@ -30,17 +34,44 @@ NODES = (
 
 @functools.lru_cache(maxsize=64)  # asked at every call of a kernel
 def kernels_of(source: str) -> str:
-    """The cell with its functions only, each on its own lines still; the launcher imports triton and tl itself."""
-    tree, lines = ast.parse(source), source.splitlines()
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
-    return "\n".join(lines) + "\n"
+    """The cell with its functions only, on their own lines still, without comments and docstrings; the launcher imports triton and tl.
+
+    Triton reads a kernel's source again, from its file and by looking for "def" in its lines, so text that Python takes for a
+    comment, a docstring or an encoding would become code there that no rule has seen. What is left here can be read one way only.
+    """
+    lines = NEWLINE.split(source)
+    tree, text = ast.parse(source), "\n".join(lines)
+    for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        if ast.get_docstring(function) is not None:
+            _without_text(lines, function.body[0].value)
+    kept: set[int] = set()
+    for function in functions:
+        kept.update(range(min([function.lineno, *(node.lineno for node in function.decorator_list)]), function.end_lineno + 1))
+    return "\n".join(line if row in kept else "" for row, line in enumerate(lines, 1)) + "\n"
+
+
+def _without_text(lines: list[str], docstring: ast.Constant) -> None:
+    """Put "" in place of a docstring; what follows it on its last line moves up to its first."""
+    first, last = docstring.lineno - 1, docstring.end_lineno - 1
+    before, after = lines[first].encode()[: docstring.col_offset].decode(), lines[last].encode()[docstring.end_col_offset :].decode()
+    lines[first : last + 1] = [f'{before}""{after}', *[""] * (last - first)]
 
 
 @functools.lru_cache(maxsize=64)
 def broken_rule(source: str) -> str:
     """The first rule that the cell breaks, with its line, or ""."""
+    try:
+        return _broken_rule(source) or _broken_rule(kernels_of(source))
+    except (RecursionError, SyntaxError, tokenize.TokenError, ValueError) as problem:
+        return f"it is nested too deeply or written so that it cannot be read twice ({type(problem).__name__})"
+
+
+def _broken_rule(source: str) -> str:
     tree = ast.parse(source)
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in tree.body:
@@ -71,12 +102,16 @@ def _of_function(function: ast.FunctionDef, functions: set[str]) -> Iterator[str
     if arguments.vararg or arguments.kwarg:
         yield f"line {function.lineno}: {function.name} takes * or ** arguments"
     for default in [*arguments.defaults, *filter(None, arguments.kw_defaults)]:
-        if not isinstance(default, ast.Constant):
+        if not isinstance(default, ast.Constant) or not _plain(default):
             yield f"line {default.lineno}: the default {ast.unparse(default)[:40]!r} is no constant"
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     for parameter in parameters:
         if parameter.annotation is not None and ast.unparse(parameter.annotation) != "tl.constexpr":
             yield f"line {parameter.lineno}: the annotation of {parameter.arg} is not tl.constexpr"
+    if function.name in BUILTINS | GIVEN | {"tl", "triton"} or function.name.startswith("__"):
+        yield f"line {function.lineno}: {function.name} has a meaning already; use another name"
+    if getattr(function, "type_params", None):
+        yield f"line {function.lineno}: {function.name} has type parameters"
     if function.returns is not None:
         yield f"line {function.lineno}: {function.name} has a return annotation"
     made = {parameter.arg for parameter in parameters}
@@ -106,7 +141,7 @@ def _of_node(node: ast.AST, made: set[str], functions: set[str]) -> Iterator[str
         yield f"{line}{ast.unparse(node.func)[:40]!r} cannot be called in a kernel"
     if isinstance(node, ast.keyword) and (node.arg is None or node.arg.startswith("_")):
         yield f"{line}the argument {node.arg or '**'} is not for kernels"
-    if isinstance(node, ast.Constant) and not (node.value is None or isinstance(node.value, (bool, int, float)) or node.value in TEXTS):
+    if isinstance(node, ast.Constant) and not _plain(node):
         yield f"{line}the constant {str(node.value)[:40]!r} is not for kernels"
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -116,8 +151,18 @@ def _of_node(node: ast.AST, made: set[str], functions: set[str]) -> Iterator[str
         yield f"{line}a list holds sizes only"
     for child in ast.iter_child_nodes(node):
         if isinstance(node, ast.AnnAssign) and child is node.annotation:
-            continue  # never evaluated for a local name
+            if ast.unparse(child) != "tl.constexpr":  # Python never evaluates it for a local name, but Triton's compiler does
+                yield f"{line}the annotation {ast.unparse(child)[:40]!r} is not tl.constexpr"
+            continue
         yield from _of_node(child, made, functions)
+
+
+def _plain(constant: ast.Constant) -> bool:
+    """Whether it is a number, a truth value, None, or one of a few words on one line."""
+    value = constant.value
+    if isinstance(value, str):
+        return value in TEXTS and constant.lineno == constant.end_lineno
+    return value is None or isinstance(value, (bool, int, float))
 
 
 def _may_be_called(function: ast.AST, functions: set[str]) -> bool:

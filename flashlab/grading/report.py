@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import html
 import json
+import statistics
+
+from flashlab.grading.plain import plain
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; background: #fff }
-table { border-collapse: collapse } td, th { padding: .3rem .8rem; text-align: left; border-bottom: 1px solid #ccc; vertical-align: top }
-pre { background: #f4f4f4; padding: .6rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere }
-section { margin: 1.5rem 0 } .failed { border-left: 4px solid #D55E00; padding-left: 1rem } .passed { border-left: 4px solid #009E73; padding-left: 1rem }
+:root { color-scheme: light dark; --text: #1a1a1a; --quiet: #5c5c5c; --page: #fff; --box: #f4f4f4; --line: #ccc; --right: #00785a; --wrong: #b34700; --link: #0058a8 }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e8e8e8; --quiet: #a8a8a8; --page: #16181b; --box: #23262b; --line: #444a52; --right: #35c9a0; --wrong: #ff9a4d; --link: #7db8ff }
+}
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: var(--text); background: var(--page); overflow-wrap: anywhere }
+a { color: var(--link) } h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-size: 1.2rem; margin: 1.8rem 0 .5rem } h3 { font-size: 1rem; margin: 1rem 0 .3rem }
+section > h2 { margin-top: 0 } bdi, td, pre { unicode-bidi: isolate }
+.wide { overflow-x: auto } table { border-collapse: collapse; min-width: 50% } thead th { border-bottom: 2px solid var(--line); color: var(--quiet); font-weight: 600 }
+td, th { padding: .3rem .8rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: normal }
+.number { text-align: right; font-variant-numeric: tabular-nums }
+pre { background: var(--box); padding: .6rem .8rem; border-radius: 4px; overflow-x: auto; white-space: pre-wrap; font-size: .9rem; line-height: 1.4 }
+summary { cursor: pointer; color: var(--quiet) } .numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 0 1rem }
+.numbers > :first-child { grid-column: 1 / -1 }
+section { margin: 1.2rem 0; padding: .1rem 0 .1rem 1rem; border-left: 4px solid var(--line) } section > :last-child { margin-bottom: 0 }
+.failed { border-color: var(--wrong) } .passed { border-color: var(--right) } .failed > h2 { color: var(--wrong) } .passed > h2 { color: var(--right) }
+img { max-width: 100%; height: auto; background: #fff; border-radius: 4px }
+@media print { :root { --text: #000; --page: #fff; --box: #fff } }
 """
 
 
 def escaped(text: object) -> str:
-    """Text that is only text in HTML."""
-    return html.escape(str(text), quote=True)
+    """Text that is only text in HTML, and whose marks of direction and control characters are seen."""
+    return html.escape(plain(text), quote=True)
 
 
 def page(title: str, *parts: str) -> str:
     """A whole HTML page; it loads nothing and runs nothing."""
     return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width, initial-scale=1'>"
         "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
         f"<title>{escaped(title)}</title><style>{STYLE}</style></head>\n<body>\n<h1>{escaped(title)}</h1>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
@@ -32,13 +48,15 @@ def student_page(record: dict) -> str:
     parts = [f"<p><b>{record['points']} of {record['possible']} points</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
     if record["problem"]:
         parts.append(f"<section class='failed'><p>{escaped(record['problem'])}</p></section>")
-    parts += [_test(test) for test in record["tests"]]
+    first = next((test["name"] for test in record["tests"] if not test["passed"]), "")
+    parts += [_test(test, test["name"] == first) for test in record["tests"]]
     if record["printed"]:
         parts.append(f"<section><h2>What your code printed</h2><pre>{escaped(record['printed'])}</pre></section>")
     return page(f"{record['exercise']}: {record['student']}", *parts)
 
 
-def _test(test: dict) -> str:
+def _test(test: dict, first: bool) -> str:
+    """One test; the numbers of the first failure are open, those of later ones behind a click."""
     head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {test['points']} of {test['possible']} points</h2>"
     if test["passed"]:
         return f"<section class='passed'>{head}</section>"
@@ -46,33 +64,49 @@ def _test(test: dict) -> str:
     if test["meaning"]:
         name = f"<b>{escaped(test['misconception'])}.</b> " if test["misconception"] else ""
         parts.append(f"<p>What this difference usually means: {name}{escaped(test['meaning'])}</p>")
-    parts += [f"<h3>{title}</h3><pre>{escaped(test[key])}</pre>" for key, title in (("input", "Input"), ("theirs", "Yours"), ("expected", "Expected")) if test[key]]
+    numbers = [
+        f"<div><h3>{title}</h3><pre>{escaped(test[key])}</pre></div>" for key, title in (("input", "Input"), ("theirs", "Yours"), ("expected", "Expected")) if test[key]
+    ]
+    if numbers:
+        parts.append(f"<details{' open' * first}><summary>Input, yours and expected</summary><div class='numbers'>{''.join(numbers)}</div></details>")
     return f"<section class='failed'>{head}{''.join(parts)}</section>"
 
 
 def class_page(exercise, records: list[dict], left_out: list[tuple[str, str]], alike: list[tuple[float, str, str]], picture: str, alt: str) -> str:
     """What the instructor reads: marks, how often each misconception, who needs a look, and files that were not marked."""
-    points = sorted(record["points"] for record in records)
-    middle = points[len(points) // 2] if points else 0
-    rows = "".join(
-        f"<tr><td><a href='reports/{escaped(record['slug'])}.html'>{escaped(record['student'])}</a></td><td>{record['points']}</td>"
-        f"<td>{escaped(record['first_failure'])}</td><td>{escaped(record['misconception'])}</td><td>{'late' if record['late'] else ''}</td></tr>"
+    middle = f"{statistics.median([record['points'] for record in records] or [0]):g}"
+    rows = [
+        (
+            f"<a href='reports/{escaped(record['slug'])}.html'>{escaped(record['student'])}</a>", str(record["points"]), escaped(record["first_failure"]),
+            escaped(record["misconception"]), "late" if record["late"] else "",
+        )
         for record in records
-    )
+    ]  # fmt: skip
     parts = [
         f"<p>{len(records)} submissions, {exercise.points} points possible, median {middle}.</p>",
         f"<h2>Misconceptions</h2><img alt='{escaped(alt)}' src='data:image/png;base64,{picture}'><p>{escaped(alt)}</p>",
-        f"<h2>Marks</h2><table><tr><th>student</th><th>points</th><th>first failure</th><th>usually means</th><th></th></tr>{rows}</table>",
+        "<h2>Marks</h2>" + _table(("student", "points", "first failure", "usually means", "handed in"), rows, number=1),
     ]
     if left_out:
-        parts.append("<h2>Not marked</h2><ul>" + "".join(f"<li>{escaped(name)}: {escaped(why)}</li>" for name, why in left_out) + "</ul>")
+        parts.append(
+            "<h2>Files that need a look</h2><ul>" + "".join(f"<li><bdi>{escaped(name)}</bdi>: {escaped(why)}</li>" for name, why in left_out) + "</ul>"
+        )
     if alike:
-        pairs = "".join(f"<tr><td>{amount:.0%}</td><td>{escaped(one)}</td><td>{escaped(other)}</td></tr>" for amount, one, other in alike)
+        pairs = [(f"{amount:.0%}", escaped(one), escaped(other)) for amount, one, other in alike]
         parts.append(
             "<h2>Most alike</h2><p>A number to look at, never a verdict: short exercises have few ways to be written.</p>"
-            f"<table><tr><th>shared</th><th>one</th><th>other</th></tr>{pairs}</table>"
+            + _table(("shared", "one", "other"), pairs, number=0)
         )
     return page(f"{exercise.name}: the class", *parts)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], number: int) -> str:
+    """A table of cells that are HTML already; the column `number` is aligned as numbers are."""
+
+    def line(tag: str, row: tuple[str, ...]) -> str:
+        return "<tr>" + "".join(f"<{tag}{' class=number' if place == number else ''}>{cell}</{tag}>" for place, cell in enumerate(row)) + "</tr>"
+
+    return f"<div class='wide'><table><thead>{line('th', head)}</thead><tbody>{''.join(line('td', row) for row in rows)}</tbody></table></div>"
 
 
 def gradescope(record: dict) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 from flashlab.errors import error
@@ -20,7 +21,8 @@ def read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     if not path.is_file():
         raise error("roster", given=path, why="there is no such file")
     try:
-        rows = list(csv.DictReader(io.StringIO(path.read_bytes().decode("utf-8-sig"))))
+        text = path.read_bytes().decode("utf-8-sig")
+        rows = [{name: value or "" for name, value in row.items() if name is not None} for row in csv.DictReader(io.StringIO(text, newline=""), delimiter=separator(text))]
     except (UnicodeDecodeError, csv.Error) as problem:
         raise error("roster", given=path, why=f"it cannot be read ({problem})") from problem
     columns = list(rows[0]) if rows else []
@@ -30,35 +32,45 @@ def read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return columns, rows
 
 
+def separator(text: str) -> str:
+    """What stands between two cells: Canvas writes semicolons for whoever asks for them in their settings, and reads both."""
+    head = text.partition("\n")[0]
+    return ";" if head.count(";") > head.count(",") else ","
+
+
 def matched(rows: list[dict[str, str]], submissions: list[Submission]) -> tuple[dict[str, dict], list[Submission]]:
-    """({student of a submission: its row}, submissions that match nobody): by Canvas's id, then by login or SIS id."""
-    by_id = {row["ID"].strip(): row for row in rows if row.get("ID", "").strip()}
+    """({student of a submission: its row}, submissions that match nobody): by Canvas's id, then by login or SIS id.
+
+    A row is one submission's: a second one that would match it is among those that match nobody, for a person to look at.
+    """
+    by_id = {row["ID"].strip(): row for row in rows if row["ID"].strip()}
     by_name: dict[str, dict] = {}
     for row in rows:
         for column in ("SIS Login ID", "SIS User ID"):
             if (row.get(column) or "").strip():
                 by_name[row[column].strip().lower()] = row
-    found, nobody = {}, []
-    for one in submissions:
+    found, nobody, taken = {}, [], set()
+    for one in sorted(submissions, key=lambda one: not one.number):  # a platform's number is surer than a name
         row = by_id.get(one.number) if one.number else None
         row = row or by_name.get(one.student.lower()) or by_name.get(one.student.lower().split("@")[0])
-        if row is None:
+        if row is None or id(row) in taken:
             nobody.append(one)
         else:
             found[one.student] = row
+            taken.add(id(row))
     return found, nobody
 
 
-def canvas_csv(columns: list[str], rows: list[dict[str, str]], exercise: Exercise, points: dict[int, float], possible: float) -> str:
+def canvas_csv(columns: list[str], rows: list[dict[str, str]], exercise: Exercise, points: dict[int, float], possible: float, separator: str = ",") -> str:
     """The CSV for Canvas: its own first columns, and the exercise's, under the export's name for it where there is one.
 
     `points` maps the place of a row to its points; rows without a submission stay empty, which Canvas leaves as they are.
     """
     wanted = (exercise.name, exercise.id, exercise.title)
-    column = next((name for name in columns if name and any(name == text or name.startswith(f"{text} ") for text in wanted)), exercise.name)
+    column = next((name for name in columns if name and re.sub(r" \(\d+\)$", "", name) in wanted), exercise.name)
     kept = [name for name in columns if name in NEEDED]
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(out, lineterminator="\n", delimiter=separator)
     writer.writerow([*kept, column])
     for place, row in enumerate(rows):
         is_points = not row.get("ID", "").strip() and POINTS_ROW in (row.get("Student") or "").lower()

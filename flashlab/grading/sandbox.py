@@ -24,6 +24,8 @@ INSIDE = "/sandbox"
 TMP_BYTES = 64 << 20  # of the only folder that can be written
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 START = "import sys; sys.path[:0] = {paths!r}; from {module} import main; main()"
+# After the last mount: / and /dev lie in memory without a limit, and /proc/sys is the machine's where root grades.
+SEALED = ["--remount-ro", "/dev", "--remount-ro", "/proc", "--remount-ro", "/"]
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 FIX = (
     "On Debian and Ubuntu: sudo apt install bubblewrap. On Ubuntu 24.04 AppArmor must also let it make user namespaces:"
@@ -37,7 +39,7 @@ def why_not() -> str:
     if shutil.which("bwrap") is None:
         return "bwrap is not installed"
     try:
-        done = subprocess.run(_bwrap() + [_python(), "-I", "-S", "-c", "print(6 * 7)"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(_bwrap() + SEALED + [_python(), "-I", "-S", "-c", "print(6 * 7)"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as problem:
         return f"bwrap could not be run ({problem})"
     return "" if done.stdout == "42\n" else f"bwrap refuses: {done.stderr.strip()[:200] or done.returncode}"
@@ -61,7 +63,7 @@ def start(module: str = "box.child", more: dict[Path, str] | None = None, extra:
         folder, paths = None, [INSIDE, f"{INSIDE}/site"]
         mounts = [word for path, name in seen.items() if path.exists() for word in ("--ro-bind", str(path), f"{INSIDE}/{name}")]
         mounts += [word for name, value in environment.items() for word in ("--setenv", name, value)]
-        command = _bwrap() + mounts + [_python()]
+        command = _bwrap() + mounts + SEALED + [_python()]
     else:
         folder, paths = tempfile.mkdtemp(prefix="flashlab-"), [str(BOX.parent), str(BOX.parents[2]), str(site)]
         command = [sys.executable]
@@ -104,6 +106,19 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def cpu_seconds(process: subprocess.Popen) -> float:
+    """CPU seconds of a child and of what it started, as far as the system says."""
+    ticks, waiting = 0, [process.pid]
+    while waiting:
+        pid = waiting.pop()
+        waiting += _children(pid)
+        try:
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        except (OSError, ValueError):
+            pass
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _kill(kill, pid: int) -> None:

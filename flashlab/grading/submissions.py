@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +24,8 @@ from flashlab.grading.exercise import Exercise
 
 CANVAS = re.compile(r"^(?P<name>[^_]+)_(?P<late>LATE_)?(?P<id>\d+)_(?P<submission>\d+)_(?P<file>.+?)(?:-(?P<again>\d+))?\.ipynb$")
 MOODLE = re.compile(r"^(?P<name>.+)_(?P<id>\d+)_assignsubmission_file_?$")
+DIGITS = 12  # of the digest in a file name
+DIGEST = re.compile(rf"-[0-9a-f]{{{DIGITS}}}$")  # a name that ends so could be meant to be another's file
 SKIPPED = {"__MACOSX", ".ipynb_checkpoints", "__pycache__"}
 
 
@@ -50,7 +53,9 @@ class Submission:
     def slug(self) -> str:
         """The student's name as a file name: letters and digits, and a digest where that lost something."""
         plain = re.sub(r"[^A-Za-z0-9.-]+", "_", self.student).strip("._")[:60]
-        return plain if plain and plain == self.student else f"{plain or 'student'}-{hashlib.sha256(self.student.encode()).hexdigest()[:8]}"
+        if plain and plain == self.student and not DIGEST.search(plain):
+            return plain
+        return f"{plain or 'student'}-{hashlib.sha256(self.student.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGITS]}"
 
 
 def collect(place: Path, exercise: Exercise) -> tuple[list[Submission], list[tuple[str, str]]]:
@@ -58,17 +63,18 @@ def collect(place: Path, exercise: Exercise) -> tuple[list[Submission], list[tup
 
     Raises FileNotFoundError or ValueError where there is nothing to look at.
     """
-    names, archive = _names(place)
-    left_out: list[tuple[str, str]] = []
+    names, archive, left_out = _names(place)
+    left_out += [(name, "the zip has it more than once; its last one is read") for name, times in sorted(Counter(names).items()) if times > 1]
     found: dict[str, list[Submission]] = {}
-    for name in sorted(names):
-        path = PurePosixPath(name)
+    paths = {name: PurePosixPath(name.replace("\\", "/") if archive else name) for name in sorted(names)}
+    wrapped = _wrapped(list(paths.values()))
+    for name, path in paths.items():
         if SKIPPED.intersection(path.parts) or path.name.startswith("."):
             continue
         if path.suffix != ".ipynb":
             left_out.append((name, "it is no notebook"))
             continue
-        one = _submission(path, exercise, place, archive)
+        one = _submission(name, path.name, path.parts[wrapped:-1], exercise, {"place": place, "member": name} if archive else {"place": place / name if place.is_dir() else place})
         if one is None:
             left_out.append((name, f"its folder is another assignment's, not {exercise.name}'s"))
             continue
@@ -83,33 +89,44 @@ def collect(place: Path, exercise: Exercise) -> tuple[list[Submission], list[tup
     return chosen, left_out
 
 
-def _names(place: Path) -> tuple[list[str], bool]:
+def _names(place: Path) -> tuple[list[str], bool, list[tuple[str, str]]]:
+    """(files, whether they are in a zip, what is left out at once): a link is no file, for it could lead to the solutions."""
     if place.is_dir():
-        return [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()], False
+        entries = [(path.relative_to(place).as_posix(), path) for path in place.rglob("*")]
+        odd = [(name, "it is a link or no file at all; put the file itself here") for name, path in sorted(entries) if path.is_symlink() or not (path.is_file() or path.is_dir())]
+        return [name for name, path in entries if path.is_file() and not path.is_symlink()], False, odd
     if not place.is_file():
         raise error("submissions_missing", given=place)
     try:
         with zipfile.ZipFile(place) as archive:
-            return [info.filename for info in archive.infolist() if not info.is_dir()], True
+            return [info.filename for info in archive.infolist() if not info.is_dir()], True, []
     except zipfile.BadZipFile:
         if place.suffix == ".ipynb":
-            return [""], False
+            return [place.name], False, []
         raise error("submissions_kind", given=place) from None
 
 
-def _submission(path: PurePosixPath, exercise: Exercise, place: Path, archive: bool) -> Submission | None:
-    file = str(path)
-    where = {"place": place, "member": file} if archive else {"place": place / file}
-    canvas, folders = CANVAS.match(path.name), path.parts[:-1]
+def _wrapped(paths: list[PurePosixPath]) -> int:
+    """1 where all lie in one folder, as in a zip that was unpacked and packed again, and that folder is no student's."""
+    paths = [path for path in paths if not SKIPPED.intersection(path.parts) and not path.name.startswith(".")]
+    if not paths or any(len(path.parts) < 2 for path in paths) or len({path.parts[0] for path in paths}) > 1 or MOODLE.match(paths[0].parts[0]):
+        return 0
+    students = {path.parts[1] for path in paths if len(path.parts) > 2 and MOODLE.match(path.parts[1])}
+    return int(bool(students) or any(len(path.parts) == 2 and CANVAS.match(path.name) for path in paths) or all(len(path.parts) > 3 for path in paths))
+
+
+def _submission(file: str, name: str, folders: tuple[str, ...], exercise: Exercise, where: dict) -> Submission | None:
+    """Whose it is. What a student may name, a file or a folder within their own, never says who they are."""
+    canvas = None if folders else CANVAS.match(name)
     if canvas:
         return Submission(
-            f"{canvas['name']}_{canvas['id']}", file, number=canvas["id"], late=bool(canvas["late"]), again=int(canvas["again"] or 0), **where,
+            f"{canvas['name']}_{canvas['id']}", file, number=canvas["id"], late=bool(canvas["late"]), again=int((canvas["again"] or "0")[:9]), **where,
         )  # fmt: skip
-    moodle = next((match for match in map(MOODLE.match, folders) if match), None)
+    moodle = MOODLE.match(folders[0]) if folders else None
     if moodle:
         return Submission(f"{moodle['name']}_{moodle['id']}", file, number=moodle["id"], **where)
-    if len(folders) >= 2:  # nbgrader: .../student/assignment/notebook
-        return Submission(folders[-2], file, **where) if folders[-1] == exercise.name else None
+    if len(folders) >= 2:  # nbgrader: student/assignment/notebook; what lies deeper was packed by a student
+        return Submission(folders[0], file, **where) if folders[1:] == (exercise.name,) else None
     if len(folders) == 1:  # a folder for each student
         return Submission(folders[0], file, **where)
-    return Submission(path.stem, file, **where)
+    return Submission(PurePosixPath(name).stem, file, **where)

@@ -89,7 +89,7 @@ def test_gradescope_gets_its_json(graded):
 def test_the_class_page_has_the_figure_with_its_finding_and_who_is_alike(graded):
     text = (graded[0] / "out/class.html").read_text()
     assert "2 of 4 submissions pass every test; the most frequent first failure is " in text
-    assert "<td>100%</td><td>doejane_12</td><td>evil_77</td>" in text and "never a verdict" in text
+    assert "<td class=number>100%</td><td>doejane_12</td><td>evil_77</td>" in text and "never a verdict" in text
 
 
 def test_a_second_run_changes_nothing_and_marks_nobody(graded, monkeypatch):
@@ -171,6 +171,24 @@ def test_a_fault_of_the_grader_costs_one_student_a_look_and_nobody_a_mark(tmp_pa
 def test_a_name_is_no_formula():
     record = {"student": "=cmd|' /C calc'!A0", "file": "-x", "points": 0, "possible": 10, "tests": [], "first_failure": "", "misconception": "", "late": False, "problem": ""}
     assert grades_csv(find("e04"), [record]).splitlines()[1].startswith("'=cmd|' /C calc'!A0,'-x,0,10,")
+
+
+@pytest.mark.parametrize("name, cell", [("\r=1+1", "\\x0d=1+1"), (" =1", "' =1"), ("＝1", "'＝1"), ("a\nb", "a\\x0ab"), ("a,\"b", '"a,""b"'), ("\u202egnp", "\\u202egnp"), ("--", "'--"), ("", "")])
+def test_a_name_stays_in_its_cell(name, cell):
+    record = {"student": name, "file": "x", "points": 0, "possible": 10, "tests": [], "first_failure": "", "misconception": "", "late": False, "problem": ""}
+    assert grades_csv(find("e04"), [record]).splitlines()[1].startswith(f"{cell},x,0,10,")
+
+
+@needs_bwrap
+def test_a_file_name_writes_nothing_on_the_terminal(tmp_path):
+    hand_in(tmp_path / "in", "a", notebook(None))
+    (tmp_path / "in/\x1b[2J\x1b]0;owned\x07\n2 of 2 marked.txt").write_text("x")
+    with open(os.path.join(os.fsencode(tmp_path / "in"), b"\xff.ipynb"), "wb") as file:
+        file.write(json.dumps(notebook(None)).encode())
+    said = io.StringIO()
+    grade(tmp_path / "in", "e04", tmp_path / "out", progress=said)
+    assert "\\x1b[2J\\x1b]0;owned\\x07\\x0a2 of 2 marked.txt: it is no notebook" in said.getvalue() and "\x1b" not in said.getvalue()
+    assert len(rows_of(tmp_path / "out")) == 2
 
 
 def test_a_damaged_zip_member_is_one_students_problem(tmp_path):

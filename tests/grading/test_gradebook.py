@@ -25,18 +25,21 @@ def course(tmp_path_factory):
     if shutil.which("alembic", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}") is None:
         pytest.skip("nbgrader needs alembic on PATH to make a gradebook")
     folder = tmp_path_factory.mktemp("course")
-    shutil.copytree(ROOT / "solutions", folder / "solutions")
+    for part in ("solutions", "exercises"):
+        shutil.copytree(ROOT / part, folder / part)
     shutil.copy(ROOT / "nbgrader_config.py", folder)
     for student, source in (("alice", "print('careful')\n" + solution()), ("bob", "import os\nos._exit(3)\n" + solution())):
         place = folder / "submitted" / student / E04.name
         place.mkdir(parents=True)
         made = notebook(source)
-        made["cells"][-1]["source"] = "Half the bytes."
+        made["cells"][-1]["source"] = "Half the bytes, if 1 < 2. <img src=x onerror=alert(1)>" if student == "alice" else "[a](JavaScript:alert(1))"
+        made["cells"].insert(1, {"cell_type": "raw", "id": "raw", "metadata": {"raw_mimetype": "text/html"}, "source": "<script>alert(1)</script>"})
+        made["metadata"]["widgets"] = {"x": "</script><script>alert(1)</script>"}
         (place / f"{E04.name}.ipynb").write_text(json.dumps(made))
     app = "import sys; from nbgrader.apps import NbGraderApp; sys.exit(NbGraderApp.launch_instance())"
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    for command in ("generate_assignment", "autograde"):
-        done = subprocess.run([sys.executable, "-c", app, command, E04.name], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    for command in (["generate_assignment", "--force"], ["autograde"]):  # as instructor.md says
+        done = subprocess.run([sys.executable, "-c", app, *command, E04.name], cwd=folder, env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
     with nbgrader.Gradebook(f"sqlite:///{folder}/gradebook.db") as book:
         for submission in book.assignment_submissions(E04.name):
@@ -55,6 +58,18 @@ def test_nbgrader_releases_the_same_bytes_and_no_hidden_case(course):
 
 def test_nbgrader_runs_no_students_code(course):
     assert (course / "autograded/bob" / E04.name / f"{E04.name}.ipynb").is_file(), "os._exit would have ended its kernel"
+
+
+def test_no_answer_runs_in_the_graders_browser(course):
+    """Formgrader shows HTML in Markdown as it is, from the address of the instructor's own Jupyter server."""
+    alice, bob = ((course / "autograded" / student / E04.name / f"{E04.name}.ipynb").read_text() for student in ("alice", "bob"))
+    assert "Half the bytes, if 1 < 2. &lt;img src=x" in alice and "[a](JavaScript :alert(1))" in bob
+    assert "<script" not in alice + bob and "raw_mimetype" not in alice and "widgets" not in alice
+
+
+def test_instructor_md_gives_the_commands_of_this_test():
+    text = (ROOT / "instructor.md").read_text()
+    assert "nbgrader generate_assignment --force e04_flash_forward" in text and "nbgrader autograde e04_flash_forward" in text
 
 
 def test_marks_given_by_hand_come_out(course):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import platform
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from class_of import hand_in, notebook, solution
 
 from flashlab.grading import sandbox
+from flashlab.grading.box.limits import KEEPERS
 from flashlab.grading.grade import grade
 from flashlab.grading.runner import Limits
 
@@ -76,6 +78,29 @@ ZERO = {
     "holds_too_much": body("memory.hold('x', np.broadcast_to(np.zeros(1), (1 << 40, 1 << 20)))"),
     "holds_many_names": body("for i in range(40_000):", "    memory.hold(str(i), np.zeros(1))"),
     "holds_a_number": body("memory.hold('x', 3.0)"),
+    "fills_shared_memory": body("import os", "for place in ('/dev/shm', '/dev', '/'):", "    try: open(f'{place}/x', 'wb')", "    except OSError as problem: assert problem.errno == 30", "    else: raise SystemError(place)", "raise ValueError('nowhere')"),
+    "nameless_files": body("import os", "for number in range(1000):", "    os.write(os.memfd_create('x'), b'x' * (1 << 20))"),
+    "many_files": body("kept = [open('/dev/null') for number in range(1000)]"),
+    "system_v_memory": body("import ctypes", "libc = ctypes.CDLL(None, use_errno=True)", "assert libc.shmget(0, 1 << 20, 0o1600) < 0", "raise ValueError(ctypes.get_errno())"),
+    "leaves_a_kernel_key": body("import ctypes", "libc = ctypes.CDLL(None, use_errno=True)", "assert libc.syscall(KEY, b'user', b'flashlab', b'x', 1, -4) < 0", "raise ValueError(ctypes.get_errno())"),
+    "new_namespace": body("import ctypes", "assert ctypes.CDLL(None).unshare(0x10000000) < 0", "raise ValueError('refused')"),
+    "traces_its_parent": body("import ctypes, os", "assert ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) < 0", "raise ValueError('refused')"),
+    "sets_the_machine": body("open('/proc/sys/kernel/domainname', 'w')"),
+    "looks_up_the_stack": body("import gc, sys", "frame, seen = sys._getframe(), set(globals())", "while frame:", "    seen |= set(frame.f_locals)", "    frame = frame.f_back",
+                               "assert not seen & {'expected', 'judge', 'seed', 'test', 'exercise', 'case', 'hidden'}, seen", "raise ValueError('nothing here')"),
+    "many_arrays": HEAD + "    return {str(i): np.zeros(1) for i in range(10_000)}\n",
+    "forged_numbers": body("import os, json, struct, io", "blob = io.BytesIO()", "np.lib.format.write_array_header_1_0(blob, {'descr': '<U0', 'fortran_order': False, 'shape': (10**18,)})", "blob = blob.getvalue()",
+                           "head = json.dumps({'result': True, 'arrays': [['o', len(blob)]]}).encode()", "data = struct.pack('<I', len(head)) + head + blob",
+                           "for fd in range(3, 20):", "    try: os.write(fd, struct.pack('<Q', len(data)) + data)", "    except OSError: pass"),
+    "half_a_letter": "x = '\ud800'\n" + NOTHING,
+    "half_a_letter_said": body("raise ValueError('\\ud800 \\u202e \\x1b[2J \\x00')"),
+    "ends_its_guard": body("import os", "os.kill(1, 9)", "os.kill(os.getppid(), 9)"),
+    "ignores_signals": body("import signal", "signal.signal(signal.SIGXCPU, signal.SIG_IGN)", "while True: pass"),
+    "floods": body("import os", "while True:", "    os.write(1, b'x' * 65536)"),
+    "patches_numpy": "real = np.exp\nfor name in ('exp', 'allclose', 'array', 'isfinite'):\n    setattr(np, name, lambda *a, **k: True)\n" + NOTHING,
+    "remembers": "kept = {}\n" + body("kept[len(kept)] = q", "for one in kept.values():", "    o.store(slice(0, 1), one.load(slice(0, 1)))"),
+    "no_stride": JUNK.format(tile="np.lib.stride_tricks.as_strided(np.zeros(1, q.dtype), (1 << 15, 1 << 15), (0, 0))"),
+    "a_record": JUNK.format(tile="np.zeros(3, 'i4,f4')"),
     "endless_loads": body("while True:", "    q.load(slice(0, 1))"),
 }  # fmt: skip
 FULL = {
@@ -141,7 +166,7 @@ def graded(tmp_path_factory):
     """The whole class, graded once: ({student: row of grades.csv}, the out folder, what was said, seconds)."""
     folder = tmp_path_factory.mktemp("hostile")
     out = folder / "grades"
-    header = f"NEIGHBOUR = {str(folder / 'class/right.ipynb')!r}\nGRADES = {str(out / 'grades.csv')!r}\n"
+    header = f"KEY = {KEEPERS[platform.machine()]['add_key']}\nNEIGHBOUR = {str(folder / 'class/right.ipynb')!r}\nGRADES = {str(out / 'grades.csv')!r}\n"
     for name, source in {**ZERO, **FULL}.items():
         hand_in(folder / "class", name, source if source.startswith("%") else header + source)
     for name, (content, _) in NOTEBOOKS.items():
@@ -206,6 +231,21 @@ def test_reports_run_nothing(graded):
         ("stub", "NotImplementedError"),
         ("too_long_frame", "AnswerTooLarge"),
         ("stores_to_inputs", "k is an input"),
+        ("fills_shared_memory", "ValueError: nowhere"),
+        ("nameless_files", "PermissionError"),
+        ("many_files", "Too many open files"),
+        ("system_v_memory", "ValueError: 1 "),
+        ("leaves_a_kernel_key", "ValueError: 1 "),
+        ("new_namespace", "ValueError: refused"),
+        ("traces_its_parent", "ValueError: refused"),
+        ("sets_the_machine", "Read-only file system"),
+        ("looks_up_the_stack", "ValueError: nothing here"),
+        ("many_arrays", "BrokenAnswer"),
+        ("half_a_letter", "Python cannot read it"),
+        ("half_a_letter_said", "\\ud800 \\u202e \\x1b[2J \\x00"),
+        ("ignores_signals", "TimeLimit"),
+        ("floods", "TimeLimit"),
+        ("a_record", "numbers, truth values or text are needed"),
     ],
 )
 def test_each_is_told_what_happened(graded, student, words):

@@ -90,3 +90,20 @@ def test_meaning_is_the_misconceptions_or_the_hint():
 def test_large_arrays_are_shown_in_part():
     assert len(judge.shown({"x": np.zeros((1000, 1000))})) < 1000
     assert judge.shown({"x": None}) == "x: nothing"
+
+
+@pytest.mark.parametrize("got, right", [(-np.inf, True), (np.inf, False), (5.0, False), (-1e300, False), (np.nan, False)])
+def test_only_infinity_is_near_infinity(got, right):
+    assert (judge.differs("lse", np.array([got]), np.array([-np.inf]), 1e-5, 1e-5) == "") is right
+
+
+def test_a_long_text_is_cut_and_made_plain():
+    told = judge.differs("bound", np.array("a\x1b[31m\u202e\n" + "b" * 1_000_000), np.array("memory"), 0, 0)
+    assert len(told) < 300 and "a\\x1b[31m\\u202e\\x0ab" in told
+    assert len(judge.shown({"bound": np.array("b" * 1_000_000)})) < 200
+
+
+def test_inputs_are_shown_without_the_room_for_answers():
+    call = Call(served={"q": np.zeros(2), "o": np.full(2, 7.0)}, stores=("o",))
+    found = judge.values(lambda call: {"o": np.zeros(2)})(call, Answer({"o": np.ones(2)}))
+    assert "q =" in found.input and "o =" not in found.input

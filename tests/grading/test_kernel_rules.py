@@ -1,5 +1,6 @@
 """kernel_rules.py: Triton passes, Python that only an interpreter would run does not."""
 
+import ast
 import json
 from pathlib import Path
 
@@ -119,3 +120,40 @@ def test_functions_only_are_run_with_their_line_numbers():
 def test_a_stub_is_known_as_one():
     assert is_stub("@triton.jit\ndef f(x):\n    raise NotImplementedError", "f")
     assert not is_stub(GOOD, "kernel")
+
+
+def with_text(old, new):
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        (with_text("def helper(", "def tl("), "tl has a meaning already"),
+        (with_text("def helper(", "def range("), "range has a meaning already"),
+        (with_text("def helper(", "def __builtins__("), "__builtins__ has a meaning already"),
+        (with_text("FAST: tl.constexpr = False", "FAST='\\ndef kernel():\\n  open(1)'"), "is no constant"),
+        (with_text("    acc = tl.zeros", "    acc: open('x') = tl.zeros"), "the annotation"),
+        (with_text("a, b = at, acc", "a, b = ('in' \\\n 'f'), acc"), "the constant"),
+        (with_text("range(0, tl.cdiv(n, BLOCK))", "range(0, n" + " + 0" * 2000 + ")"), "nested too deeply"),
+    ],
+    ids=["tl", "range", "builtins", "default", "annotation", "text over two lines", "deep"],
+)
+def test_what_could_be_read_in_two_ways_is_refused(source, words):
+    assert words in broken_rule(source), broken_rule(source)
+
+
+def test_comments_and_docstrings_do_not_enter_and_lines_stay():
+    source = GOOD.replace("    at = tl.program_id", "    # \u2028 a note\n    at = tl.program_id")
+    kept, tree = kernels_of(source), ast.parse(source)
+    assert "What it does" not in kept and "#" not in kept
+    for old, new in zip((node for node in tree.body if isinstance(node, ast.FunctionDef)), ast.parse(kept).body, strict=True):
+        at = 1 if ast.get_docstring(old) else 0
+        assert [ast.dump(part, include_attributes=True) for part in old.body[at:]] == [ast.dump(part, include_attributes=True) for part in new.body[at:]]
+
+
+@pytest.mark.parametrize("docstring", ['"""one"""; x = 1', '"""two\n    lines"""; x = 1', '("""é in\n    brackets""")\n    x = 1', '"in" "parts"; x = 1'])
+def test_a_docstring_may_stand_anywhere(docstring):
+    kept = kernels_of(f"@triton.jit\ndef f(x):\n    {docstring}\n    return x\n")
+    assert [type(node).__name__ for node in ast.parse(kept).body[0].body] == ["Expr", "Assign", "Return"] and "two" not in kept

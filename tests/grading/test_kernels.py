@@ -45,8 +45,9 @@ def finding(*edits, limits=None):
     return result.first_failure.finding if result.first_failure else None
 
 
-def test_a_right_kernel_passes_with_its_bytes():
-    assert finding() is None
+def test_a_right_kernel_passes_with_its_bytes_and_prints_nothing():
+    result = marks.mark(EXERCISE, {"double_kernel": KERNEL})
+    assert result.points == 2 and result.printed == ""
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,30 @@ def test_python_that_only_an_interpreter_runs_does_not_compile():
 
 def test_a_kernel_that_never_ends_is_stopped():
     assert finding(("    tile = ", "    while True:\n        pass\n    tile = "), limits=Limits(cpu_s=1, wall_s=30, memory_bytes=2 << 30)).what.startswith("TimeLimit")
+
+
+DEF = "def double_kernel(x, y, n, x_stride, BLOCK: tl.constexpr):"
+EVIL = "import sys; print('ran outside the rules', file=sys.stderr)"
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [("import triton\nimport", f"# note\f{EVIL}\n# \f\f\nimport triton\nimport")],
+        [("mask=cols < n)\n", f"mask=cols < n)\n# \u2028{EVIL}\n# \x1c\x85{EVIL}\n")],
+        [("import triton\nimport triton.language as tl\n", "# coding: utf-7\n"), ("    row, cols", f"    # +AAo-    {EVIL}\n    row, cols"), ("+ row", "- -row"), ("+ cols", "- -cols")],
+        [(DEF, f'{DEF}\n    """\n{DEF}\n    {EVIL}\n    s = \'\'\'\n    """\n    # \'\'\'')],
+    ],
+    ids=["form feed", "other ends of lines", "encoding", "def in a docstring"],
+)
+def test_no_comment_or_docstring_becomes_code(edits):
+    """Triton reads the file again, from the last line that begins with "def": 2 points went to what no rule had seen."""
+    source = KERNEL
+    for old, new in edits:
+        assert old in source
+        source = source.replace(old, new)
+    result = marks.mark(EXERCISE, {"double_kernel": source})
+    assert "ran outside" not in result.printed and result.points == 2
 
 
 LOOSE = (judge.values(lambda call: {"y": 2 * call.arrays["x"]}, atol=0.05, rtol=0.02),)

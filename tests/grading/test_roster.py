@@ -30,8 +30,8 @@ def test_students_are_matched_by_id_login_or_sis_id(export):
     _, rows = roster.read(export)
     given = [Submission("doejane_12", "a", None, number="12"), Submission("jroe@uni.edu", "b", None), Submission("s13", "c", None), Submission("nobody", "d", None)]
     found, nobody = roster.matched(rows, given)
-    assert {student: row["Student"] for student, row in found.items()} == {"doejane_12": "Doe, Jane", "jroe@uni.edu": "Roe, John", "s13": "Roe, John"}
-    assert [one.student for one in nobody] == ["nobody"]
+    assert {student: row["Student"] for student, row in found.items()} == {"doejane_12": "Doe, Jane", "jroe@uni.edu": "Roe, John"}
+    assert [one.student for one in nobody] == ["s13", "nobody"], "a row is one submission's: the second is for a person to look at"
 
 
 def test_the_csv_has_canvas_columns_and_its_name_for_the_assignment(export):
@@ -62,3 +62,26 @@ def test_what_is_no_roster_is_said(tmp_path, content, why):
     with pytest.raises(ValueError) as caught:
         roster.read(path)
     assert str(caught.value) == f"{path} is no gradebook of Canvas: {why}. Export it in Canvas under Grades, Export, and pass that file."
+
+
+def test_semicolons_stay_semicolons(tmp_path):
+    path = tmp_path / "canvas.csv"
+    path.write_text(EXPORT.replace('"Doe, Jane"', "Doe").replace('"Roe, John"', "Roe").replace('"Student, Test"', "Test").replace(",", ";"), encoding="utf-8")
+    columns, rows = roster.read(path)
+    assert [row["ID"] for row in rows] == ["", "12", "13", "99"]
+    assert roster.canvas_csv(columns, rows, E04, {1: 8}, 12, roster.separator(path.read_text("utf-8-sig"))).splitlines()[2] == "Doe;12;s12;jdoe@uni.edu;A;8"
+
+
+def test_rows_that_are_too_short_or_too_long_are_rows(tmp_path):
+    path = tmp_path / "canvas.csv"
+    path.write_text('Student,ID\n,\n    Points Possible\n"Doe\nJane",12,x,y,z\n')
+    columns, rows = roster.read(path)
+    found, nobody = roster.matched(rows, [Submission("doe_12", "a", None, number="12")])
+    assert found["doe_12"]["Student"] == "Doe\nJane" and not nobody
+    assert roster.canvas_csv(columns, rows, E04, {2: 3}, 12) == 'Student,ID,e04_flash_forward\n,,\n    Points Possible,,12\n"Doe\nJane",12,3\n'
+
+
+@pytest.mark.parametrize("name, taken", [("e04_flash_forward (998)", True), ("e04 (998)", True), ("The tile loop in NumPy (1)", True), ("e04", True), ("e04 reading quiz (4)", False), ("e04_flash_forward draft (4)", False)])
+def test_another_assignments_column_is_left_alone(name, taken):
+    text = roster.canvas_csv(["Student", "ID", name], [], E04, {}, 12)
+    assert text == f"Student,ID,{name if taken else 'e04_flash_forward'}\n"

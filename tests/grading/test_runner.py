@@ -1,12 +1,13 @@
 """runner.py, serve.py and sandbox.py on functions of a line: what goes in, what comes out, and where no sandbox works."""
 
+import io
 import sys
 
 import numpy as np
 import pytest
 
-from flashlab.grading import sandbox
-from flashlab.grading.box import limits
+from flashlab.grading import runner, sandbox
+from flashlab.grading.box import limits, wire
 from flashlab.grading.exercise import Call
 from flashlab.grading.runner import Limits, Session
 
@@ -133,3 +134,25 @@ def test_why_bwrap_cannot_be_used_is_found_by_running_it(monkeypatch, tmp_path):
 
 def test_what_is_mapped_is_known_here():
     assert limits.mapped() is None or limits.mapped() > 1 << 20
+
+
+@pytest.mark.parametrize("body, words", [("while True: pass", "computed longer than 2 s"), ("__import__('time').sleep(60)", "ran longer than 1 s")])
+def test_on_a_busy_machine_cpu_seconds_decide_and_not_the_clock(kind, body, words, monkeypatch):
+    monkeypatch.setattr(runner, "MORE_TURNS", 100)
+    with Session([f"def f():\n    {body}\n"], Limits(cpu_s=2, wall_s=1)) as session:
+        assert words in session.call("f", Call()).fault.text
+
+
+def test_a_childs_text_is_bounded_and_moves_no_cursor(kind):
+    fault = ask("def f():\n    raise type('K\\x1b[2J', (Exception,), {})('\\u202e' + 'x' * 9999)", Call()).fault
+    assert fault.kind == "K\\x1b[2J" and fault.text.startswith("\\u202ex") and len(fault.text) < 2100
+
+
+def test_a_frame_of_many_arrays_or_of_numbers_without_size_is_refused():
+    many = {f"a{number}": np.zeros(1) for number in range(wire.MOST_ARRAYS + 1)}
+    with pytest.raises(ValueError, match="101 arrays in one frame"):
+        wire.unpack(wire.pack({}, many)[wire.PREFIX.size :])
+    blob = io.BytesIO()
+    np.lib.format.write_array_header_1_0(blob, {"descr": "<U0", "fortran_order": False, "shape": (10**18,)})
+    with pytest.raises(ValueError, match="not what its header says"):
+        wire._array(blob.getvalue())

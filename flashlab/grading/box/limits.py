@@ -8,6 +8,17 @@ import platform
 import resource
 import struct
 
+MOST_FILES = 64  # open at once: each pipe and nameless file holds memory of its own
+# What keeps memory that no address space shows (nameless files, System V's shared memory and queues, kernel keys), makes
+# namespaces, or looks into other processes.
+KEEPERS = {
+    "x86_64": {"memfd_create": 319, "memfd_secret": 447, "shmget": 29, "shmat": 30, "semget": 64, "msgget": 68, "mq_open": 240, "add_key": 248,
+               "request_key": 249, "keyctl": 250, "unshare": 272, "setns": 308, "mount": 165, "ptrace": 101, "process_vm_readv": 310,
+               "process_vm_writev": 311, "bpf": 321, "userfaultfd": 323, "perf_event_open": 298, "io_uring_setup": 425},
+    "aarch64": {"memfd_create": 279, "memfd_secret": 447, "shmget": 194, "shmat": 196, "semget": 190, "msgget": 186, "mq_open": 180, "add_key": 217,
+                "request_key": 218, "keyctl": 219, "unshare": 97, "setns": 268, "mount": 40, "ptrace": 117, "process_vm_readv": 270,
+                "process_vm_writev": 271, "bpf": 280, "userfaultfd": 282, "perf_event_open": 241, "io_uring_setup": 425},
+}  # fmt: skip
 # Numbers of clone, fork, vfork, clone3, and of what would start another program.
 CALLS = {
     "x86_64": (0xC000003E, {"clone": 56, "fork": 57, "vfork": 58, "clone3": 435, "execve": 59, "execveat": 322}),
@@ -22,6 +33,7 @@ def limit(cpu_s, file_bytes, memory_bytes):
     """CPU seconds from now, bytes of a file, and bytes of address space beyond what is mapped now (None: no limit)."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     wanted = {resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + cpu_s) + 1, resource.RLIMIT_FSIZE: file_bytes, resource.RLIMIT_CORE: 0}
+    wanted |= {resource.RLIMIT_NOFILE: MOST_FILES, resource.RLIMIT_MEMLOCK: 0}
     if memory_bytes is not None and mapped() is not None:
         wanted[resource.RLIMIT_AS] = mapped() + memory_bytes
     for what, most in wanted.items():
@@ -40,10 +52,11 @@ def mapped():
 
 
 def forbid_processes():
-    """No new process, thread or program from here on; says whether the kernel agreed."""
+    """No new process, thread or program from here on, and nothing of KEEPERS; says whether the kernel agreed."""
     if platform.system() != "Linux" or platform.machine() not in CALLS:
         return False
     machine, calls = CALLS[platform.machine()]
+    calls = calls | KEEPERS[platform.machine()]
     rules = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, machine), (RETURN, 0, 0, REFUSE), (LOAD, 0, 0, 0)]
     for name, number in calls.items():
         rules += [(EQUAL, 0, 1, number), (RETURN, 0, 0, NOT_THERE if name == "clone3" else REFUSE)]

@@ -13,6 +13,7 @@ import numpy as np
 
 PREFIX = struct.Struct("<Q")
 HEADER = struct.Struct("<I")
+MOST_ARRAYS = 100  # of one frame
 KINDS = "biufU"  # booleans, integers, floats, text: nothing that could hold an object
 
 
@@ -31,7 +32,10 @@ def unpack(body):
     if not isinstance(header, dict):
         raise ValueError("a frame's header is no object")
     arrays, start = {}, HEADER.size + size
-    for name, length in header.pop("arrays", []):
+    listed = header.pop("arrays", [])
+    if len(listed) > MOST_ARRAYS:
+        raise ValueError(f"{len(listed)} arrays in one frame")
+    for name, length in listed:
         arrays[str(name)] = _array(body[start : start + int(length)])
         start += int(length)
     return header, arrays
@@ -52,7 +56,7 @@ def _array(blob):
     version = np.lib.format.read_magic(buffer)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
     shape, _, dtype = read(buffer)
-    if dtype.kind not in KINDS or math.prod(shape) * dtype.itemsize != len(blob) - buffer.tell():
+    if dtype.kind not in KINDS or (dtype.itemsize == 0 and math.prod(shape) > 1) or math.prod(shape) * dtype.itemsize != len(blob) - buffer.tell():
         raise ValueError("an array is not what its header says")
     buffer.seek(0)
     return np.lib.format.read_array(buffer, allow_pickle=False)
