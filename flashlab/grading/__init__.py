@@ -34,7 +34,7 @@ What happens to a submission, in the order of the files:
      that computes in float64 by another algorithm than the student's, and `traffic(closed_form)`. Any function
      (call, answer) -> Finding | None will do. A test of bytes judges the values too, or moving data is worth points;
    - `imitations` maps names of misconceptions.py to functions like `expected` with that one thing done wrong: where the
-     first wrong array is what the imitation gives, the student is told its name. `symptom` names what has no exact
+     first wrong array is what the imitation gives, the student is told its name (what follows a comma in it tells two pictures of one apart). `symptom` names what has no exact
      picture (NaN in rows without a key). A new misconception is a line in misconceptions.py;
    - the points are whole and add up to those of the notebook's test cells (a test sees to it).
 

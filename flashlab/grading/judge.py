@@ -95,7 +95,7 @@ def recognise(call: Call, answer: Answer, array: str, needed: np.ndarray, imitat
         if array not in imitated or not differs(array, np.asarray(imitated[array]), needed, 4 * atol, 4 * rtol):
             continue  # this misconception shows nothing here
         if not differs(array, answer.arrays.get(array), np.asarray(imitated[array]), 4 * atol, 4 * rtol):
-            return name
+            return name.split(",")[0]  # what follows a comma tells two imitations of one misconception apart
     return None
 
 
