@@ -95,6 +95,17 @@ def is_stub(source: str, function: str) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=64)
+def loads_without_other(source: str) -> bool:
+    """Whether a tl.load of the cell has a mask, or a block's boundary check, and does not say what the masked lanes hold."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load":
+            given = {keyword.arg for keyword in node.keywords}
+            if (given & {"mask", "boundary_check"} or len(node.args) > 1) and not (given & {"other", "padding_option"} or len(node.args) > 2):
+                return True
+    return False
+
+
 def _of_function(function: ast.FunctionDef, functions: set[str]) -> Iterator[str]:
     if [ast.unparse(decorator) for decorator in function.decorator_list] != ["triton.jit"]:
         yield f"line {function.lineno}: {function.name} needs the decorator @triton.jit and no other"

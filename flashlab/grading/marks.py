@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flashlab.grading import kernel_rules
 from flashlab.grading.cells import fault
-from flashlab.grading.exercise import Answer, Call, Exercise, Fault, Finding, Test
+from flashlab.grading.exercise import Answer, Call, Exercise, Fault, Finding, Judge, Test
 from flashlab.grading.judge import input_of, meaning
 from flashlab.grading.runner import Limits, Session
 
@@ -140,8 +140,21 @@ def _finding(test: Test, call: Call, sources: list[str], cells: dict, sessions: 
     for judge in test.judges:
         finding = judge(call, answer)
         if finding:
-            return finding
+            return _if_filled(finding, judge, test, call, cells[test.function], sessions, limits) if test.kernel else finding
     return None
+
+
+def _if_filled(finding: Finding, judge: Judge, test: Test, call: Call, source: str, sessions: dict, limits: Limits | None) -> Finding:
+    """The finding; where a load has a mask and no other=, what is found with 0 in the masked lanes, so that it alone is named where it alone is wrong."""
+    if not kernel_rules.loads_without_other(source):
+        return finding
+    answer = _run_kernel(test, replace(call, filled=True), source, sessions, limits)
+    if answer.fault:
+        return finding
+    still = judge(call, answer)
+    if still and (still.misconception != "padded keys not masked" or still.what == finding.what):
+        return still
+    return replace(finding, misconception="masked load without other")
 
 
 def _run_kernel(test: Test, call: Call, source: str, sessions: dict, limits: Limits | None) -> Answer:
@@ -168,7 +181,7 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
-        name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load"
+        name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load" if "would read" in fault.text else "out-of-bounds store"
         if not name:
             return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call))
     return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=input_of(call))

@@ -29,6 +29,7 @@ MUTANTS = {
     "padded keys not masked": ("plain ragged", [("seen = keys[None, :] < n_k", "seen = keys[None, :] >= 0")]),
     "out-of-bounds load": ("plain ragged", [("cols, mask=here, other=0.0)  # read block_k · head_dim\n        scores", "cols)\n        scores")]),
     "out-of-bounds load, of a query": ("plain ragged", [("cols, mask=rows < n_q, other=0.0)", "cols)")]),
+    "masked load without other, of v": ("plain ragged", [("cols, mask=here, other=0.0)  # read block_k · head_dim\n        acc", "cols, mask=here)\n        acc")]),
     "lse in base 2": ("plain", [("row_max + tl.log(row_sum)", "row_max * LOG2_E + tl.log2(row_sum)")]),
     "lse without the max": ("plain", [("row_max + tl.log(row_sum)", "tl.log(row_sum)")]),
     "K/V read once per row": ("plain bytes", [("        scores = scale", "        for again in range(0, BLOCK_Q):\n            k_tile = tl.load(k + kv_head * k_head + keys[:, None] * k_row + cols, mask=here, other=0.0)\n        scores = scale")]),
