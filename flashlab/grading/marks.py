@@ -20,6 +20,7 @@ HINTS = {
     "ImportError": "The grader has NumPy and nothing else. Write the steps yourself, with np.",
     "TimeLimit": "A loop does not end, or each number is visited by itself. Work on whole tiles with NumPy.",
     "MemoryError": "More was held than fits. Take tiles of the block sizes that are passed, and keep nothing that grows with n.",
+    "ZeroDivisionError": "What is divided by is 0 for this input. Where a formula has a limit, decide what holds at the limit itself, before you divide.",
     "IndexError": "Cut the last tile to what is left, as tiles(n, block) does.",
 }
 

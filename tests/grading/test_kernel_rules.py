@@ -79,7 +79,9 @@ LINES = [
     ("tl = n; a = b = at", "tl has a meaning already"),
     ("range = n; a = b = at", "range has a meaning already"),
     ("a = b = acc.to.im_self", "the attribute .im_self"),
-    ("a = b = print(n)", "'print' cannot be called"),
+    ("a = b = print(n)", "'print' cannot be called in a kernel; a kernel prints nothing here"),
+    ("a = b = triton.cdiv(n, 2)", "'triton.cdiv' cannot be called in a kernel; use tl.cdiv"),
+    ("a = b = at.sum(0)", "'at.sum' cannot be called in a kernel; use tl.sum"),
     ("a = b = getattr(n, 'x')", "'getattr' cannot be called"),
 ]
 
