@@ -25,6 +25,9 @@ HINTS = {
 }
 
 
+USUALLY = "  what this difference usually means"  # how the line begins that matters most
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One test's end: passed, or the finding; `ran` is False where an earlier end of the process left no time for it."""
@@ -227,8 +230,10 @@ def lines(result: Result) -> Iterator[str]:
 def _explained(finding: Finding) -> Iterator[str]:
     yield f"  {finding.what}"
     if meaning(finding):
-        yield f"  what this difference usually means: {finding.misconception + '. ' if finding.misconception else ''}{meaning(finding)}"
-    for title, text in (("input", finding.input), ("yours", finding.theirs), ("expected", finding.expected)):
+        yield ""
+        yield f"{USUALLY}: {finding.misconception + '. ' if finding.misconception else ''}{meaning(finding)}"
+        yield ""
+    for title, text in (("yours", finding.theirs), ("expected", finding.expected), ("input", finding.input)):
         if text:
             yield f"  {title}:"
             yield from (f"    {line}" for line in text.splitlines())
