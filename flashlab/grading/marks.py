@@ -25,6 +25,7 @@ HINTS = {
 }
 
 
+MISFIT = "Two tiles have shapes that do not fit. tl.max and tl.sum take away the axis that they go along: which axis is left, and does it go down, [:, None], or across, [None, :]?"
 USUALLY = "  what this difference usually means"  # how the line begins that matters most
 
 
@@ -188,7 +189,8 @@ def of_fault(fault: Fault, call: Call) -> Finding:
         name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load" if "would read" in fault.text else "out-of-bounds store"
         if not name:
             return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call))
-    return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=input_of(call))
+    hint = MISFIT if call.grid and "incompatible dimensions" in fault.text else HINTS.get(fault.kind, "")
+    return Finding(str(fault), name, hint, input=input_of(call))
 
 
 def _between_rows(text: str, call: Call) -> bool:

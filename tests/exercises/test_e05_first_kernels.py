@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from exercise_cells import KernelMutants
+from exercise_cells import KernelMutants, mutated
 
+from flashlab.grading import marks
 from flashlab.grading.exercises import e05_first_kernels as e05
 
 # {misconception: (the test it fails first, the edits that make it)}; a second mutant of one has a number behind it
@@ -22,6 +23,7 @@ MUTANTS = {
     "out-of-bounds store": ("softmax ragged", [("weights, mask=inside", "weights, mask=queries < n_q")]),
     "out-of-bounds store, of the scores": ("scores ragged", [("tile, mask=(keys < n_k) & (queries[None, :] < n_q)", "tile, mask=keys < n_k")]),
     "n_q taken for n_k": ("scores", [("mask=(keys < n_k) & (cols", "mask=(keys < n_q) & (cols")]),
+    "n_q taken for n_k, in the softmax": ("softmax", [("inside = (keys < n_k)", "inside = (keys < n_q)")]),
     "n_q taken for n_k, in the store": ("scores", [("tile, mask=(keys < n_k)", "tile, mask=(keys < n_q)")]),
     "n_k taken for n_q": ("scores", [("exists = (queries[:, None] < n_q)", "exists = (queries[:, None] < n_k)")]),
     "never written": ("scores", [("tl.store(scores", "if start == 0:\n            tl.store(scores")]),
@@ -58,6 +60,11 @@ def mutants():
 @pytest.mark.parametrize("misconception", MUTANTS)
 def test_each_misconception_is_caught_and_named(misconception, mutants):
     mutants.assert_caught(misconception)
+
+
+def test_tiles_that_do_not_fit_have_advice():
+    result = marks.mark(e05.EXERCISE, mutated("e05", [("tl.max(scores, 0)[None, :]", "tl.max(scores, 1)[None, :]")]), stop=True)
+    assert "incompatible dimensions" in result.first_failure.finding.what and "which axis is left" in result.first_failure.finding.hint
 
 
 def test_what_was_never_written_is_said_so(mutants):

@@ -75,6 +75,12 @@ def wrong_axis(*, of_maximum: bool, of_sum: bool, turned: bool = False):
     return imitation
 
 
+def fewer_keys(call: Call) -> dict[str, np.ndarray]:
+    """Both masks compare keys with n_q: later keys are no part of the softmax, and are never stored."""
+    x, n_q = call.arrays["x"], call.options["n_q"]
+    return {"y": np.concatenate([weights_of(Call(arrays={"x": x[:n_q]}))["y"], np.full(x[n_q:].shape, UNTOUCHED)])}
+
+
 def padded_with(fill: float):
     """What comes out if the places after the last key hold `fill`."""
 
@@ -129,6 +135,7 @@ SOFTMAX_IMITATIONS = {
     "softmax over the wrong axis, the sum along the keys": wrong_axis(of_maximum=False, of_sum=True, turned=True),
     "softmax over the wrong axis, both along the keys": wrong_axis(of_maximum=True, of_sum=True, turned=True),
     "mask with a finite number": padded_with(-1e4),
+    "n_q taken for n_k": fewer_keys,
     "padded keys not masked": padded_with(0.0),
 }
 

@@ -117,12 +117,12 @@ def loop_with(fault: str = "", *, rescaled: float = 1.0, weighed: float = 1.0):
             scores = call.options["scale"] * (q @ k[:, places].transpose(0, 2, 1))
             if call.options["CAUSAL"]:
                 scores = np.where(places <= np.arange(n_q)[:, None] + n_k - n_q, scores, -np.inf)
-            new = np.maximum(row_max, scores.max(axis=2))
-            shift = np.where(np.isneginf(new), 0, new)
-            rescale = np.exp(rescaled * (row_max - shift))
+            new = scores.max(axis=2) if "one tile's max" in fault else np.maximum(row_max, scores.max(axis=2))
+            shift = np.where(np.isneginf(new) | (fault == "no shift at all"), 0, new)
+            rescale = np.ones(new.shape) if "unscaled" in fault else np.exp(rescaled * (row_max - shift))
             if fault == "rescale by the wrong factor":
                 rescale = np.where(np.isneginf(row_max), 0, np.exp(shift - row_max))
-            weights = np.exp(weighed * (scores - shift[..., None]))
+            weights = np.exp(weighed * (scores - (0 if "weights" in fault else shift[..., None])))
             row_sum = row_sum * (1 if fault == "row_sum not rescaled" else rescale) + weights.sum(axis=2)
             acc = acc * (1 if fault == "acc not rescaled" else rescale[..., None]) + weights @ v[:, places]
             if fault == "divided inside the loop":
@@ -157,6 +157,7 @@ IMITATIONS = {
     "last ragged tile dropped": attention(keys="whole tiles"),
     "padded keys not masked": attention(keys="padded"),
     "grouped heads mapped by modulo": attention(modulo=True),
+    **{f"no running max, {what}": loop_with(what) for what in ("unscaled one tile's max", "weights", "unscaled weights", "no shift at all")},
     **{name: loop_with(name) for name in ("row_sum not rescaled", "acc not rescaled", "rescale by the wrong factor", "divided inside the loop")},
 }
 
@@ -227,11 +228,12 @@ def closed_form(call: Call) -> dict[tuple[str, str], int]:
 
 
 def read_too_often(call: Call, trace: Trace) -> str | None:
-    """What too many bytes of k usually mean."""
-    counted = trace.bytes_by_tensor().get(("k", "load"), 0)
-    if call.options["CAUSAL"] and counted == closed_form(replace(call, options={**call.options, "CAUSAL": False}))["k", "load"]:
+    """What too many bytes of k or v usually mean."""
+    needed, every_tile = (closed_form(replace(call, options={**call.options, "CAUSAL": causal})).get(("k", "load"), 0) for causal in (call.options["CAUSAL"], False))
+    counted = [trace.bytes_by_tensor().get((name, "load"), 0) for name in ("k", "v")]
+    if call.options["CAUSAL"] and counted[0] == counted[1] and needed < counted[0] <= every_tile:
         return "tiles above the diagonal visited"
-    return "K/V read once per row" if counted > closed_form(call).get(("k", "load"), 0) else None
+    return "K/V read once per row" if max(counted) > needed else None
 
 
 def last_to_first(call: Call, answer: Answer) -> Finding | None:
