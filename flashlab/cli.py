@@ -7,11 +7,13 @@ line on stderr and exit status 2.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from flashlab.errors import error
 
+BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
 WORK = "work/ in your clone of the course, elsewhere work/ in the folder you are in"
 
 
@@ -190,7 +192,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand; returns the exit status."""
     options = parser().parse_args(arguments)
     try:
-        return options.call(options)
+        status = options.call(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads, such as head, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at the end
+        return BROKEN_PIPE
     except (OSError, LookupError, MemoryError, RuntimeError, ValueError) as problem:
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2

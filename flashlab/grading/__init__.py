@@ -34,7 +34,7 @@ What happens to a submission, in the order of the files:
      that computes in float64 by another algorithm than the student's, and `traffic(closed_form)`. Any function
      (call, answer) -> Finding | None will do. A test of bytes judges the values too, or moving data is worth points;
    - `imitations` maps names of misconceptions.py to functions like `expected` with that one thing done wrong: where the
-     first wrong array is what the imitation gives, the student is told its name. `symptom` names what has no exact
+     first wrong array is what the imitation gives, the student is told its name (what follows a comma in it tells two pictures of one apart). `symptom` names what has no exact
      picture (NaN in rows without a key). A new misconception is a line in misconceptions.py;
    - the points are whole and add up to those of the notebook's test cells (a test sees to it).
 
@@ -61,7 +61,8 @@ every solution gets full marks, every stub zero, and that exercises/ is fresh is
 tensor each, named as the parameter), `options` (numbers and constexprs), `grid`, `strides={"q": (…)}` where rows are not
 contiguous (pass the same numbers as options), `stores=("o",)`. answer.arrays holds those, answer.trace what our tracer
 counted, so `values` and `traffic` work as above, and `tiles_at_most` refuses a tile larger than the given sizes. In the
-trace a parameter `q_ptr` is called q; INF and LOG2_E are there as names. The cell may hold @triton.jit functions only (kernel_rules says what
+trace a parameter `q_ptr` is called q; INF and LOG2_E are there as names. Masked lanes of a load without other= hold NaN,
+since a GPU may leave anything there; where that alone is wrong, the student is told so. The cell may hold @triton.jit functions only (kernel_rules says what
 they may use). On a reader's GPU check() also makes the calls of `gpu_cases` (with `cast="float16"` or "bfloat16" in the
 Call, `exact=("lse",)` for arrays that stay float32), judged by `gpu_judges`, whose tolerance is for those dtypes: an extra,
 worth no points; `within_budget(plain)` of grading/budget.py knows the tolerance. The first call of each test is also compiled for

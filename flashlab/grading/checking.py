@@ -10,22 +10,27 @@ from flashlab.grading import cells, marks, progress
 from flashlab.grading.exercise import Exercise, find
 
 
+IN_WORDS = "All tests pass. The questions in words are left, at the end of the notebook: a person reads them."
+
+
 class Checked:
     """What a check found: prints in a terminal, shown in a notebook, true if every test passed."""
 
-    def __init__(self, result: marks.Result) -> None:
-        self.result = result
+    def __init__(self, result: marks.Result, path: Path | None = None) -> None:
+        self.result, self.path = result, path  # the notebook's file, where it was not the cells that were run
 
     def __bool__(self) -> bool:
         return bool(self.result)
 
     def __repr__(self) -> str:
         if self.result.unsolved:
-            return f"{self.result.exercise.id} is not written yet: 0 of {self.result.exercise.points} points. Fill in the stub, run its cell, then this one again."
-        return "\n".join(marks.lines(self.result))
+            next_step = f"Fill in the stub in {self.path}, save it, and check again." if self.path else "Fill in the stub, run its cell, then this one again."
+            return f"{self.result.exercise.id} is not written yet: 0 of {self.result.exercise.points} points. {next_step}"
+        return "\n".join([*marks.lines(self.result), *([IN_WORDS] if self.result else [])])
 
     def _repr_html_(self) -> str:
-        return f"<pre style='white-space: pre-wrap'>{html.escape(repr(self))}</pre>"
+        lines = (f"<b>{line}</b>" if line.startswith(marks.USUALLY) else line for line in html.escape(repr(self)).split("\n"))
+        return "<pre style='white-space: pre-wrap'>" + "\n".join(lines) + "</pre>"
 
 
 def check(name: str, *, hidden: bool = False) -> Checked:
@@ -52,7 +57,7 @@ def check_file(name: str, path: Path | None = None) -> Checked:
         _add_gpu(result, cells.solutions(cells.read(path or progress.notebook_of(exercise)), exercise.functions))
         if path is None:
             progress.passed(exercise)
-    return Checked(result)
+    return Checked(result, path or progress.notebook_of(exercise))
 
 
 def _add_gpu(result: marks.Result, sources: dict[str, str]) -> None:

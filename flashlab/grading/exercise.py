@@ -27,7 +27,7 @@ class Call:
     `options` are plain keyword arguments (JSON). `returns` names what the function returns, `stores` which of the served
     arrays are answers too. For a Triton kernel `arrays` and `options` are its arguments by name, `grid` is the launch,
     `strides` (in elements) lays an array out otherwise than row by row, and `stores` names the arrays that it writes.
-    On a GPU `cast` turns its floating-point arrays into "float16" or "bfloat16" (those named in `exact` stay as they are).
+    Masked lanes of a load without other= hold NaN, or 0 if it is to be `filled`. On a GPU `cast` turns its floating-point arrays into "float16" or "bfloat16" (those named in `exact` stay as they are).
     `sram_bytes` is the budget of the tiles held, `memory_bytes` how much more than at its start
     the process may have at all: the kernel keeps that, whatever the code says.
     """
@@ -43,6 +43,7 @@ class Call:
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     cast: str | None = None
     exact: tuple[str, ...] = ()
+    filled: bool = False
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:

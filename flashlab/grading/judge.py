@@ -41,10 +41,13 @@ def values(
             known[id(call)] = call, expected(call)
         wanted = known[id(call)][1]
         for name, needed in wanted.items():
+            before = {**call.served, **call.arrays}.get(name) if name in call.stores else None
             what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
             if what:
+                unwritten = before is not None and _unwritten(answer.arrays.get(name), np.asarray(needed), before)
+                named = recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer)
                 return Finding(
-                    what, recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer), input=input_of(call),
+                    f"{what}; {unwritten}" if unwritten else what, named or ("never written" if unwritten else None), input=input_of(call),
                     **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed)))),
                 )  # fmt: skip
         return None
@@ -60,6 +63,15 @@ def hinted(judge: Judge, hint: str, shape: str = "") -> Judge:
         return finding and replace(finding, hint=shape if shape and ("has shape" in finding.what or "came back" in finding.what) else hint)
 
     return with_hint
+
+
+def _unwritten(got, needed: np.ndarray, before: np.ndarray) -> str:
+    """What is said where a wrong number is the one that the room for answers held before (and not 0, which may be computed), or ""."""
+    if got is None or got.shape != before.shape or got.shape != needed.shape:
+        return ""
+    same = (got == before) & (before != 0) & (got != needed)
+    fill = number(before.flat[0]) if before.size else ""
+    return f"{same.sum():,} of them were never written: they still hold the {fill} from before" if same.any() else ""
 
 
 def differs(name: str, got, needed: np.ndarray, atol: float, rtol: float, dtype=None) -> str:
@@ -95,7 +107,7 @@ def recognise(call: Call, answer: Answer, array: str, needed: np.ndarray, imitat
         if array not in imitated or not differs(array, np.asarray(imitated[array]), needed, 4 * atol, 4 * rtol):
             continue  # this misconception shows nothing here
         if not differs(array, answer.arrays.get(array), np.asarray(imitated[array]), 4 * atol, 4 * rtol):
-            return name
+            return name.split(",")[0]  # what follows a comma tells two imitations of one misconception apart
     return None
 
 

@@ -95,6 +95,17 @@ def is_stub(source: str, function: str) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=64)
+def loads_without_other(source: str) -> bool:
+    """Whether a tl.load of the cell has a mask, or a block's boundary check, and does not say what the masked lanes hold."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load":
+            given = {keyword.arg for keyword in node.keywords}
+            if (given & {"mask", "boundary_check"} or len(node.args) > 1) and not (given & {"other", "padding_option"} or len(node.args) > 2):
+                return True
+    return False
+
+
 def _of_function(function: ast.FunctionDef, functions: set[str]) -> Iterator[str]:
     if [ast.unparse(decorator) for decorator in function.decorator_list] != ["triton.jit"]:
         yield f"line {function.lineno}: {function.name} needs the decorator @triton.jit and no other"
@@ -138,7 +149,7 @@ def _of_node(node: ast.AST, made: set[str], functions: set[str]) -> Iterator[str
         if node.attr not in OF_TENSORS or not isinstance(node.ctx, ast.Load):
             yield f"{line}the attribute .{node.attr} is not for kernels"
     if isinstance(node, ast.Call) and not _may_be_called(node.func, functions):
-        yield f"{line}{ast.unparse(node.func)[:40]!r} cannot be called in a kernel"
+        yield f"{line}{ast.unparse(node.func)[:40]!r} cannot be called in a kernel{_instead(node.func)}"
     if isinstance(node, ast.keyword) and (node.arg is None or node.arg.startswith("_")):
         yield f"{line}the argument {node.arg or '**'} is not for kernels"
     if isinstance(node, ast.Constant) and not _plain(node):
@@ -155,6 +166,14 @@ def _of_node(node: ast.AST, made: set[str], functions: set[str]) -> Iterator[str
                 yield f"{line}the annotation {ast.unparse(child)[:40]!r} is not tl.constexpr"
             continue
         yield from _of_node(child, made, functions)
+
+
+def _instead(function: ast.AST) -> str:
+    """What to write in place of a call that is not for kernels, where there is one."""
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name in TL:
+        return f"; use tl.{name}"
+    return "; a kernel prints nothing here: store what you want to see in an output, and the check shows it" if name in ("print", "device_print") else ""
 
 
 def _plain(constant: ast.Constant) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flashlab.grading import kernel_rules
 from flashlab.grading.cells import fault
-from flashlab.grading.exercise import Answer, Call, Exercise, Fault, Finding, Test
+from flashlab.grading.exercise import Answer, Call, Exercise, Fault, Finding, Judge, Test
 from flashlab.grading.judge import input_of, meaning
 from flashlab.grading.runner import Limits, Session
 
@@ -20,8 +20,13 @@ HINTS = {
     "ImportError": "The grader has NumPy and nothing else. Write the steps yourself, with np.",
     "TimeLimit": "A loop does not end, or each number is visited by itself. Work on whole tiles with NumPy.",
     "MemoryError": "More was held than fits. Take tiles of the block sizes that are passed, and keep nothing that grows with n.",
+    "ZeroDivisionError": "What is divided by is 0 for this input. Where a formula has a limit, decide what holds at the limit itself, before you divide.",
     "IndexError": "Cut the last tile to what is left, as tiles(n, block) does.",
 }
+
+
+MISFIT = "Two tiles have shapes that do not fit. tl.max and tl.sum take away the axis that they go along: which axis is left, and does it go down, [:, None], or across, [None, :]?"
+USUALLY = "  what this difference usually means"  # how the line begins that matters most
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,21 @@ def _finding(test: Test, call: Call, sources: list[str], cells: dict, sessions: 
     for judge in test.judges:
         finding = judge(call, answer)
         if finding:
-            return finding
+            return _if_filled(finding, judge, test, call, cells[test.function], sessions, limits) if test.kernel else finding
     return None
+
+
+def _if_filled(finding: Finding, judge: Judge, test: Test, call: Call, source: str, sessions: dict, limits: Limits | None) -> Finding:
+    """The finding; where a load has a mask and no other=, what is found with 0 in the masked lanes, so that it alone is named where it alone is wrong."""
+    if not kernel_rules.loads_without_other(source):
+        return finding
+    answer = _run_kernel(test, replace(call, filled=True), source, sessions, limits)
+    if answer.fault:
+        return finding
+    still = judge(call, answer)
+    if still and (still.misconception != "padded keys not masked" or still.what == finding.what):
+        return still
+    return replace(finding, misconception="masked load without other")
 
 
 def _run_kernel(test: Test, call: Call, source: str, sessions: dict, limits: Limits | None) -> Answer:
@@ -168,10 +186,11 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
-        name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load"
+        name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load" if "would read" in fault.text else "out-of-bounds store"
         if not name:
             return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call))
-    return Finding(str(fault), name, HINTS.get(fault.kind, ""), input=input_of(call))
+    hint = MISFIT if call.grid and "incompatible dimensions" in fault.text else HINTS.get(fault.kind, "")
+    return Finding(str(fault), name, hint, input=input_of(call))
 
 
 def _between_rows(text: str, call: Call) -> bool:
@@ -213,8 +232,10 @@ def lines(result: Result) -> Iterator[str]:
 def _explained(finding: Finding) -> Iterator[str]:
     yield f"  {finding.what}"
     if meaning(finding):
-        yield f"  what this difference usually means: {finding.misconception + '. ' if finding.misconception else ''}{meaning(finding)}"
-    for title, text in (("input", finding.input), ("yours", finding.theirs), ("expected", finding.expected)):
+        yield ""
+        yield f"{USUALLY}: {finding.misconception + '. ' if finding.misconception else ''}{meaning(finding)}"
+        yield ""
+    for title, text in (("yours", finding.theirs), ("expected", finding.expected), ("input", finding.input)):
         if text:
             yield f"  {title}:"
             yield from (f"    {line}" for line in text.splitlines())

@@ -65,10 +65,10 @@ def _test(test: dict, first: bool) -> str:
         name = f"<b>{escaped(test['misconception'])}.</b> " if test["misconception"] else ""
         parts.append(f"<p>What this difference usually means: {name}{escaped(test['meaning'])}</p>")
     numbers = [
-        f"<div><h3>{title}</h3><pre>{escaped(test[key])}</pre></div>" for key, title in (("input", "Input"), ("theirs", "Yours"), ("expected", "Expected")) if test[key]
+        f"<div><h3>{title}</h3><pre>{escaped(test[key])}</pre></div>" for key, title in (("theirs", "Yours"), ("expected", "Expected"), ("input", "Input")) if test[key]
     ]
     if numbers:
-        parts.append(f"<details{' open' * first}><summary>Input, yours and expected</summary><div class='numbers'>{''.join(numbers)}</div></details>")
+        parts.append(f"<details{' open' * first}><summary>Yours, expected and the input</summary><div class='numbers'>{''.join(numbers)}</div></details>")
     return f"<section class='failed'>{head}{''.join(parts)}</section>"
 
 

@@ -101,7 +101,7 @@ class Session:
         server = Server(call)
         about = {"call": function, "options": dict(call.options), "returns": list(call.returns), "served": server.about()}
         if self.module != "child":
-            about |= {"grid": list(call.grid), "strides": dict(call.strides), "stores": list(call.stores), "cast": call.cast, "exact": list(call.exact)}
+            about |= {"grid": list(call.grid), "strides": dict(call.strides), "stores": list(call.stores), "cast": call.cast, "exact": list(call.exact), "filled": call.filled}
         self._send(about, call.arrays)
         while True:
             header, arrays = self._receive()

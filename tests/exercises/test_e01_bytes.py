@@ -23,6 +23,7 @@ MUTANTS = {
     "n_k taken for n_q": ("two lengths", [("e, each = element_bytes", "n_k = n_q; e, each = element_bytes")]),
     "value_dim taken for head_dim": ("two lengths", [("2 * scores * value_dim", "2 * scores * head_dim"), ("* value_dim * e", "* head_dim * e")]),
     "batch or heads left out": ("batch, heads", [("batch * heads", "heads")]),
+    "mask not read": ("one head", [("(scores + n_q * n_k)", "scores")]),
     "mask read once a head": ("batch, heads", [("(scores + n_q * n_k)", "(scores + scores)")]),
     "converted though nothing changes": ("types", [("if e != 4 else (0, 0)", "")]),
 }  # fmt: skip

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from exercise_cells import ROOT, assert_caught
+from exercise_cells import ROOT, assert_caught, mutated
+from flashlab.grading import marks
 from flashlab.grading.exercise import find
 from flashlab.grading.exercises.e02_roofline import fewest, layer, reaches, solved
 from flashlab.hardware import GPUS, Bound
@@ -31,6 +32,7 @@ MUTANTS = {
     "half the FLOPs": ("fewest queries", [("2 * n_k", "n_k")]),
     "o not written": ("fewest queries", [("(2 * n_k - r)", "(2 * n_k - r / 2)")]),
     "square attention assumed": ("fewest queries", [("math.ceil(r * n_k / (2 * n_k - r))", "math.ceil(r)")]),
+    "ridge that can be reached": ("fewest queries", [("2 * n_k <= r:", "n_k <= r:")]),
     "ridge that is never reached": ("never", [(NEVER, "    if 2 * n_k == r:\n        return 0\n")]),
 }  # fmt: skip
 
@@ -38,6 +40,19 @@ MUTANTS = {
 @pytest.mark.parametrize("misconception", MUTANTS)
 def test_each_misconception_is_caught_and_named(misconception):
     assert_caught("e02", misconception, *MUTANTS[misconception])
+
+
+@pytest.mark.parametrize("denominator", ["(4 * n_k - r)", "(2 * n_k + r)", "(4 * n_k - 2 * r - 1)"])
+def test_a_wrong_denominator_is_not_taken_for_elements(denominator):
+    result = marks.mark(find("e02"), mutated("e02", [("(2 * n_k - r)", denominator)]), stop=True)
+    assert result.first_failure.test.name == "fewest queries" and result.first_failure.finding.misconception is None
+    assert "then solve for n_q" in result.first_failure.finding.hint
+
+
+def test_a_division_by_zero_at_the_limit_has_advice():
+    result = marks.mark(find("e02"), mutated("e02", [("2 * n_k <= r:", "2 * n_k < r:")]), stop=True)
+    assert result.first_failure.test.name == "never" and "ZeroDivisionError" in result.first_failure.finding.what
+    assert "the limit itself" in result.first_failure.finding.hint
 
 
 def calls_of(function):
@@ -58,7 +73,7 @@ def test_one_kernel_is_what_the_library_says():
 def test_the_formula_gives_what_halving_finds_and_no_case_hangs_on_rounding():
     for call in calls_of("fewest_queries"):
         found = int(fewest(call)["n_q"])
-        assert found == solved()(call)["n_q"]
+        assert found == solved()(call).get("n_q", 0)
         nudged = [{**call.options, "peak_flops_per_s": call.options["peak_flops_per_s"] * factor} for factor in (1 - 1e-12, 1 + 1e-12)]
         exact = call.options["bytes_per_s"] in (2.0, 3.0, 4.0, 4e12, 8e12)  # the toys: no digit is lost
         assert exact or all(reaches(options, found) and not reaches(options, found - 1) for options in nudged if found), call

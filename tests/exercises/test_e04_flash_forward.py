@@ -2,7 +2,7 @@
 
 import pytest
 
-from exercise_cells import assert_caught, solution_of
+from exercise_cells import assert_caught, mutated, solution_of
 
 from flashlab.grading import marks
 from flashlab.grading.exercise import find
@@ -135,6 +135,42 @@ MUTANTS = {
 def test_each_misconception_is_caught_and_named(misconception):
     test, edits = MUTANTS[misconception]
     assert_caught("e04", misconception, test, edits)
+
+
+RESCALE, SHIFT, PEAK = "np.exp(row_max - shift)", "shift = np.where(np.isneginf(new_max), 0, new_max)", "np.where(row_sum == 0, 0, 1 / whole)"
+SKIP, SEEN, NEW_MAX = "cols.start > last_key[-1]", "<= last_key[:, None]", "np.maximum(row_max, scores.max(axis=1))"
+WHOLE = [("k.load(cols)", "k_all[cols]"), ("v.load(cols)", "v_all[cols]")]
+# The same misconceptions as students write them: {what: (misconception, test, edits)}
+AS_WRITTEN = {
+    "new and old swapped, as it is": ("rescale by the wrong factor", "small", [(RESCALE, "np.exp(shift - row_max)")]),
+    "no maximum in the weights": ("no running max", "small", [("np.exp(scores - shift[:, None])", "np.exp(scores)")]),
+    "no maximum in the weights, no rescale": ("no running max", "small", [("np.exp(scores - shift[:, None])", "np.exp(scores)"), (RESCALE, "np.ones(len(q_tile), exact)")]),
+    "shift is 0": ("no running max", "small", [(SHIFT, "shift = np.zeros(len(q_tile), exact)")]),
+    "the tile's maximum, no rescale": ("no running max", "small", [(NEW_MAX, "scores.max(axis=1)"), (RESCALE, "np.ones(len(q_tile), exact)")]),
+    "one key too many": ("causal mask off by one", "masked", [(SEEN, SEEN + " + 1")]),
+    "one key too many, no tile skipped": ("causal mask off by one", "masked", [(SEEN, SEEN + " + 1"), (SKIP, "False")]),
+    "one key too few": ("causal mask off by one", "masked", [(SEEN, "< last_key[:, None]")]),
+    "acc in float16": ("low-precision accumulator", "small", [("acc * rescale[:, None] + weights @ v_tile", "(acc * rescale[:, None] + weights @ v_tile).astype(np.float16)")]),
+    "row_sum in float16": ("low-precision accumulator", "small", [("row_sum * rescale + weights.sum(axis=1)", "(row_sum * rescale + weights.sum(axis=1)).astype(np.float16)")]),
+    "v loaded twice": ("K/V read once per row", "bytes", [("            acc = acc *", "            v_tile = v.load(cols).astype(exact)\n            acc = acc *")]),
+    "whole before the loop": ("k and v kept whole", "bytes", [*WHOLE, ("    for rows in", "    k_all, v_all = k.load(slice(0, n_keys)), v.load(slice(0, n_keys))\n    for rows in")]),
+    "whole for each tile of queries": ("tiles above the diagonal visited", "bytes", [*WHOLE, ("        last_key =", "        k_all, v_all = k.load(slice(0, n_keys)), v.load(slice(0, n_keys))\n        last_key =")]),
+    "one tile too many": ("tiles above the diagonal visited", "bytes", [(SKIP, SKIP + " + 1")]),
+    "one tile too few": ("visible tile skipped", "masked", [(SKIP, "cols.start >= last_key[-1]")]),
+    "one tile too few, by its end": ("visible tile skipped", "masked", [(SKIP, "cols.stop > last_key[-1]")]),
+    "one tile too few, by the first query": ("visible tile skipped", "masked", [(SKIP, "cols.start > last_key[0]")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", AS_WRITTEN)
+def test_misconceptions_as_students_write_them_are_named_too(what):
+    assert_caught("e04", *AS_WRITTEN[what])
+
+
+@pytest.mark.parametrize("peak", ["weights.max(axis=1)", "weights.max(axis=1) / whole", "row_max", "np.exp(row_max) / whole", "1 / whole"])
+def test_a_wrong_peak_is_told_what_peak_is(peak):
+    result = marks.mark(find("e04"), mutated("e04", [(PEAK, peak)]), stop=True)
+    assert "usually means: o and lse are right. peak is exp(row_max - lse)" in "\n".join(marks.lines(result))
 
 
 STRIPE = '''

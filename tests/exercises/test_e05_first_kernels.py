@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from exercise_cells import KernelMutants
+from exercise_cells import KernelMutants, mutated
 
+from flashlab.grading import marks
 from flashlab.grading.exercises import e05_first_kernels as e05
 
 # {misconception: (the test it fails first, the edits that make it)}; a second mutant of one has a number behind it
@@ -14,6 +15,18 @@ MUTANTS = {
         "softmax",
         [("tl.max(scores, 0)[None, :]", "tl.max(scores, 1)[:, None]"), ("tl.sum(weights, 0)[None, :]", "tl.sum(weights, 1)[:, None]")],
     ),
+    "softmax over the wrong axis, the maximum": ("softmax", [("tl.max(scores, 0)[None, :]", "tl.max(scores, 1)[:, None]")]),
+    "softmax over the wrong axis, the sum": ("softmax", [("tl.sum(weights, 0)[None, :]", "tl.sum(weights, 1)[:, None]")]),
+    "softmax over the wrong axis, the sum along the keys": ("softmax", [("tl.sum(weights, 0)", "tl.sum(weights, 1)")]),
+    "masked load without other": ("softmax ragged", [(', other=-float("inf")', "")]),
+    "masked load without other, of columns": ("scores ragged", [(", other=0.0", "")]),
+    "out-of-bounds store": ("softmax ragged", [("weights, mask=inside", "weights, mask=queries < n_q")]),
+    "out-of-bounds store, of the scores": ("scores ragged", [("tile, mask=(keys < n_k) & (queries[None, :] < n_q)", "tile, mask=keys < n_k")]),
+    "n_q taken for n_k": ("scores", [("mask=(keys < n_k) & (cols", "mask=(keys < n_q) & (cols")]),
+    "n_q taken for n_k, in the softmax": ("softmax", [("inside = (keys < n_k)", "inside = (keys < n_q)")]),
+    "n_q taken for n_k, in the store": ("scores", [("tile, mask=(keys < n_k)", "tile, mask=(keys < n_q)")]),
+    "n_k taken for n_q": ("scores", [("exists = (queries[:, None] < n_q)", "exists = (queries[:, None] < n_k)")]),
+    "never written": ("scores", [("tl.store(scores", "if start == 0:\n            tl.store(scores")]),
     "padded keys not masked": ("softmax ragged", [('other=-float("inf")', "other=0.0")]),
     "mask with a finite number": ("softmax large", [('other=-float("inf")', "other=-1e4")]),
     "stride assumed contiguous": ("softmax", [("keys * x_row + queries * x_col", "keys * n_q + queries")]),
@@ -47,6 +60,16 @@ def mutants():
 @pytest.mark.parametrize("misconception", MUTANTS)
 def test_each_misconception_is_caught_and_named(misconception, mutants):
     mutants.assert_caught(misconception)
+
+
+def test_tiles_that_do_not_fit_have_advice():
+    result = marks.mark(e05.EXERCISE, mutated("e05", [("tl.max(scores, 0)[None, :]", "tl.max(scores, 1)[None, :]")]), stop=True)
+    assert "incompatible dimensions" in result.first_failure.finding.what and "which axis is left" in result.first_failure.finding.hint
+
+
+def test_what_was_never_written_is_said_so(mutants):
+    what = mutants.mark("never written").first_failure.finding.what
+    assert what.startswith("scores[0, 16] is 7; it must be") and "were never written: they still hold the 7 from before" in what
 
 
 def test_both_kernels_after_one_another_are_attention_weights_transposed():

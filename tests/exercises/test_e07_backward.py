@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from exercise_cells import ROOT, assert_caught
+from exercise_cells import ROOT, assert_caught, mutated
+from flashlab.grading import marks
 from flashlab.grading.exercise import find
 from flashlab.grading.exercises.e07_backward import GRADIENTS, forward, gradients, nudged
 
@@ -34,6 +35,7 @@ MUTANTS = {
     "grouped gradients not summed": ("grouped", [("dv[:, shared] +=", "dv[:, shared] ="), ("dk[:, shared] +=", "dk[:, shared] =")]),
 }
 AGAIN = {  # the same misconception in another line
+    "causal mask off by one": ("masked", [("<= last_key", "<= last_key + 1")]),
     "dK without scale": ("one head", [("scale * dscores @", "dscores @")]),
     "grouped gradients not summed": ("grouped", [("dk[:, shared] +=", "dk[:, shared] =")]),
     "delta left out": ("one head", [("delta[:, head], dweights", "0 * delta[:, head], dweights")]),
@@ -48,6 +50,11 @@ def test_each_misconception_is_caught_and_named(misconception):
 @pytest.mark.parametrize("misconception", AGAIN)
 def test_it_is_caught_in_another_line_too(misconception):
     assert_caught("e07", misconception, *AGAIN[misconception])
+
+
+def test_three_arrays_in_place_of_four_are_told_which_four():
+    result = marks.mark(find("e07"), mutated("e07", [("return dq, dk, dv, dbias", "return dq, dk, dv")]), stop=True)
+    assert result.first_failure.test.name == "one head" and "Return four arrays" in "\n".join(marks.lines(result)), "\n".join(marks.lines(result))
 
 
 def calls():

@@ -48,6 +48,7 @@ MUTANTS = {
         "last ragged tile dropped": ("dk, dv ragged", [("range(begin, n_q, BLOCK_Q)", "range(begin, n_q // BLOCK_Q * BLOCK_Q, BLOCK_Q)")]),
         "grouped heads mapped by modulo": ("dk, dv ragged", [("kv_head * GROUP + g", "g * tl.num_programs(1) + kv_head")]),
         "grouped gradients not summed": ("dk, dv ragged", [("range(GROUP)", "range(GROUP - 1, GROUP)")]),
+        "out-of-bounds store": ("dk, dv ragged", [("tl.store(dv + own, dv_tile, mask=exists)", "tl.store(dv + own, dv_tile)")]),
         "out-of-bounds load": ("dk, dv ragged", [("tl.load(delta + head * n_q + rows, mask=rows < n_q, other=0.0)", "tl.load(delta + head * n_q + rows)")]),
         "stride assumed contiguous": ("dk, dv layout", [("* k_row", "* HEAD_DIM")]),
         "top-left causal alignment": ("dk, dv causal", [("rows[:, None] + n_k - n_q", "rows[:, None]")]),
@@ -104,6 +105,10 @@ def test_each_misconception_is_caught_at_its_test_and_named(found):
     wanted = {name: (test, name) for name, (test, _) in MUTANTS[function].items()}
     assert {name: failure and (failure[0], failure[1].misconception) for name, failure in first.items() if name in wanted} == wanted
     assert set(wanted) <= set(MEANS)
+
+
+def test_a_masked_load_without_other_is_named():
+    assert_caught("e08", "masked load without other", "dq ragged", [(", other=0.0", "")])
 
 
 def test_other_faults_are_caught_at_their_test_in_plain_words(found):

@@ -1,6 +1,9 @@
 """checking.py and progress.py: check("e04") in a notebook, in a terminal, and what is remembered of it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -8,6 +11,7 @@ from class_of import hand_in, notebook, solution
 from nbclient import NotebookClient
 
 from flashlab import cli
+from flashlab.copies import find_course
 from flashlab.grading import checking, progress, sandbox
 from flashlab.grading.exercise import find
 
@@ -24,14 +28,16 @@ def test_in_a_terminal_it_says_what_a_difference_usually_means(tmp_path, capsys)
     assert cli.main(["check", "e04", "--file", str(hand_in(tmp_path, "mine", source))]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "✗ small          failed   0 of 2 points"
-    assert said[2].startswith("  what this difference usually means: scale forgotten. The scores were not multiplied by scale")
+    assert said[2] == said[4] == ""
+    assert said[3].startswith("  what this difference usually means: scale forgotten. The scores were not multiplied by scale")
     assert said[-2:] == ["  4 more tests after that one.", "0 of 10 points"] or not sandbox.works()
-    assert {"  input:", "  yours:", "  expected:"} <= set(said)
+    assert said.index("  yours:") < said.index("  expected:") < said.index("  input:")
 
 
 def test_a_stub_is_not_written_yet_and_no_failure(tmp_path, capsys):
-    cli.main(["check", "e04", "--file", str(hand_in(tmp_path, "mine", notebook(None)))])
-    assert capsys.readouterr().out == "e04 is not written yet: 0 of 10 points. Fill in the stub, run its cell, then this one again.\n"
+    stub = hand_in(tmp_path, "mine", notebook(None))
+    cli.main(["check", "e04", "--file", str(stub)])
+    assert capsys.readouterr().out == f"e04 is not written yet: 0 of 10 points. Fill in the stub in {stub}, save it, and check again.\n"
 
 
 def test_a_notebook_without_the_cell_says_so(tmp_path, capsys):
@@ -43,7 +49,15 @@ def test_a_notebook_without_the_cell_says_so(tmp_path, capsys):
 def test_without_a_sandbox_it_still_checks_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sandbox, "why_not", lambda: "bwrap is not installed")
     assert cli.main(["check", "e04", "--file", str(hand_in(tmp_path, "mine", solution()))]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "10 of 10 points (not sandboxed: bwrap does not work here)"
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2] == "10 of 10 points (not sandboxed: bwrap does not work here)"
+    assert said[-1] == "All tests pass. The questions in words are left, at the end of the notebook: a person reads them."
+
+
+def test_who_reads_only_the_beginning_sees_no_complaint(tmp_path):
+    command = f"{sys.executable} -m flashlab.cli progress | head -n 1; {sys.executable} -m flashlab.cli progress | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(find_course())})
+    assert done.stdout.startswith("Lessons opened") and not done.stderr, done.stderr
 
 
 def test_passing_is_remembered_in_work(work, capsys):
@@ -58,8 +72,6 @@ def test_passing_is_remembered_in_work(work, capsys):
 
 
 def test_lessons_opened_are_those_of_which_a_cell_was_run(work, capsys):
-    from flashlab.copies import find_course
-
     (work / "notebooks").mkdir(parents=True)
     for name, more in (("00_start_here.ipynb", b""), ("04_tiling.ipynb", b" ")):
         (work / "notebooks" / name).write_bytes((find_course() / "notebooks" / name).read_bytes() + more)
@@ -77,6 +89,13 @@ def test_an_unreadable_file_of_progress_counts_as_none(work):
 def test_check_in_a_notebook_shows_text_that_is_escaped():
     result = checking.marks.Result(find("e04"), problem="<script>")
     assert "&lt;script&gt;" in checking.Checked(result)._repr_html_() and "<script>" not in checking.Checked(result)._repr_html_()
+
+
+def test_in_a_notebook_what_a_difference_usually_means_is_bold():
+    finding = checking.marks.Finding("o[0] is 1", "scale forgotten", theirs="<b>")
+    result = checking.marks.Result(find("e04"), [checking.marks.Outcome(find("e04").tests[0], finding)])
+    shown = checking.Checked(result)._repr_html_()
+    assert "<b>  what this difference usually means: scale forgotten. " in shown and "    &lt;b&gt;" in shown
 
 
 def run(cells):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flashlab.grading.kernel_rules import broken_rule, is_stub, kernels_of
+from flashlab.grading.kernel_rules import broken_rule, is_stub, kernels_of, loads_without_other
 
 ROOT = Path(__file__).parents[2]
 GOOD = '''"""A cell."""
@@ -79,7 +79,9 @@ LINES = [
     ("tl = n; a = b = at", "tl has a meaning already"),
     ("range = n; a = b = at", "range has a meaning already"),
     ("a = b = acc.to.im_self", "the attribute .im_self"),
-    ("a = b = print(n)", "'print' cannot be called"),
+    ("a = b = print(n)", "'print' cannot be called in a kernel; a kernel prints nothing here"),
+    ("a = b = triton.cdiv(n, 2)", "'triton.cdiv' cannot be called in a kernel; use tl.cdiv"),
+    ("a = b = at.sum(0)", "'at.sum' cannot be called in a kernel; use tl.sum"),
     ("a = b = getattr(n, 'x')", "'getattr' cannot be called"),
 ]
 
@@ -157,3 +159,14 @@ def test_comments_and_docstrings_do_not_enter_and_lines_stay():
 def test_a_docstring_may_stand_anywhere(docstring):
     kept = kernels_of(f"@triton.jit\ndef f(x):\n    {docstring}\n    return x\n")
     assert [type(node).__name__ for node in ast.parse(kept).body[0].body] == ["Expr", "Assign", "Return"] and "two" not in kept
+
+
+@pytest.mark.parametrize(
+    "load, without",
+    [
+        ("tl.load(x)", False), ("tl.load(x, mask=n)", True), ("tl.load(x, n)", True), ("tl.load(x, n, 0.0)", False), ("tl.load(x, mask=n, other=0.0)", False),
+        ("tl.load(x, boundary_check=(0,))", True), ('tl.load(x, boundary_check=(0,), padding_option="zero")', False),
+    ],
+)  # fmt: skip
+def test_a_load_that_does_not_say_what_masked_lanes_hold_is_seen(load, without):
+    assert loads_without_other(f"@triton.jit\ndef kernel(x, n):\n    y = {load}") is without

@@ -38,7 +38,7 @@ def costs(
         n_q, n_k = sizes["n_q"], sizes["n_k"] if keys is None else keys(sizes)
         d, d_v = sizes["head_dim"], sizes["value_dim"] if width is None else width(sizes)
         bytes_of = {"q": times * n_q * d * e, "k": times * n_k * d * e, "v": times * n_k * d_v * e, "o": times * n_q * d_v * e}
-        bytes_of |= {"mask": mask_times * n_q * n_k * e if mask_times == 1 else times * n_q * n_k * e}
+        bytes_of |= {"mask": (times if mask_times is None else mask_times) * n_q * n_k * e}
         bytes_of |= {"scores": times * n_q * n_k * e, "exact": times * n_q * n_k * float32_bytes}
         if once_per_row:
             bytes_of |= {"k": n_q * bytes_of["k"], "v": n_q * bytes_of["v"]}
@@ -62,6 +62,7 @@ IMITATIONS = {
     "softmax in the element type": lambda call: costs(float32_bytes=call.options["element_bytes"])(call),
     "converted though nothing changes": costs(same_type_moves=True),
     "mask read once a head": costs(mask_times=None),
+    "mask not read": costs(mask_times=0),
     "written but not read again": costs(read_again=False),
     "operand read once a row": costs(once_per_row=True),
     "batch or heads left out": costs(each=lambda sizes: sizes["heads"]),
@@ -101,7 +102,11 @@ def equals(call: Call, answer: Answer) -> Finding | None:
     if wanted[name].ndim:
         finding = replace(finding, what=f"operator {wrong[0] + 1}, {OPERATORS[wrong[0]]}: {finding.what}")
     theirs = np.atleast_1d(got)[wrong[0]]
-    alike = (known for known, way in EVERY if theirs == np.atleast_1d(way(call)[name])[wrong[0]])
+    whole = {"elements instead of bytes"}  # one number may be that by chance: a mask that was forgotten, with 4 queries and keys
+    alike = (
+        known for known, way in EVERY
+        if theirs == np.atleast_1d(way(call)[name])[wrong[0]] and (known not in whole or np.array_equal(got, way(call)[name]))
+    )  # fmt: skip
     return replace(finding, misconception=finding.misconception or next(alike, None))
 
 

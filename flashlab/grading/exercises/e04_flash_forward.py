@@ -6,6 +6,7 @@ hold anything, NaN too. And `peak` is stored, the largest attention weight of ea
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,8 @@ from flashlab.traffic.trace import Trace
 # queries with all their keys, takes 39 MiB with its weights.
 NO_MATRIX_BYTES = 24 << 20
 ROWS = 32
+UNTOUCHED = 7.0  # what outputs hold before
+NEARLY = 5e-3  # sums in float16 are off by less, with the numbers of these tests
 OUTPUTS = ("o", "lse", "peak")
 
 
@@ -34,8 +37,8 @@ def call(case: dict) -> Call:
         q, k = np.abs(q), -np.abs(k)
     q, k, v = (array.astype(dtype) for array in (q, k, v))
     junk = np.full((case.get("spare", 0), d), case.get("junk", 0.0), dtype)
-    served = {"q": q, "k": np.concatenate([k, junk]), "v": np.concatenate([v, junk]), "o": np.full((n_q, d), 7, dtype)}
-    served |= {"lse": np.full(n_q, 7, np.float32), "peak": np.full(n_q, 7, np.float32)}
+    served = {"q": q, "k": np.concatenate([k, junk]), "v": np.concatenate([v, junk]), "o": np.full((n_q, d), UNTOUCHED, dtype)}
+    served |= {"lse": np.full(n_q, UNTOUCHED, np.float32), "peak": np.full(n_q, UNTOUCHED, np.float32)}
     options = {"n_keys": n_k, "causal": case.get("causal", False), "block_q": case["block_q"], "block_k": case["block_k"]}
     return Call(
         served=served, options=options, stores=OUTPUTS, sram_bytes=case.get("sram_bytes"), memory_bytes=case.get("memory_bytes"),
@@ -51,7 +54,7 @@ def expected(call: Call) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in OUTPUTS}
 
 
-def imitation(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, no_max=False, nan=False):
+def imitation(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, no_max=False, nan=False, visited=None):
     """What standard attention gives with one thing done wrong; with nothing, the right answer."""
 
     def attention(call: Call, rows=None) -> dict[str, np.ndarray]:
@@ -64,6 +67,8 @@ def imitation(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse
         scores = scale * (q @ k.T) / np.sqrt(q.shape[1])
         if call.options["causal"]:
             seen = np.arange(used)[None, :] <= rows[:, None] + (0 if topleft else n_keys - n_q) + offset
+            if visited:
+                seen &= visited(*tile_of_each(call, rows, used))
             scores = np.where(seen, scores, -np.inf if finite is None else finite)
         row_max = scores.max(axis=1, initial=-np.inf)
         shift = np.where(np.isneginf(row_max) & (not nan), 0, row_max)
@@ -81,6 +86,14 @@ def imitation(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse
     return attention
 
 
+def tile_of_each(call: Call, rows: np.ndarray, used: int) -> tuple[np.ndarray, ...]:
+    """For each query and key: where the key's tile starts and stops, and the last keys that the first and the last query of the query's tile see."""
+    n_q, n_keys, block_q, block_k = len(call.served["q"]), call.options["n_keys"], call.options["block_q"], call.options["block_k"]
+    first, start = rows // block_q * block_q, np.arange(used) // block_k * block_k
+    last = np.minimum(first + block_q, n_q) - 1
+    return start[None, :], np.minimum(start + block_k, n_keys)[None, :], first[:, None] + n_keys - n_q, last[:, None] + n_keys - n_q
+
+
 def loop_with(fault: str):
     """What the tile loop gives with one line wrong."""
 
@@ -93,12 +106,12 @@ def loop_with(fault: str):
             scores = q @ k[cols].T / np.sqrt(q.shape[1])
             if options["causal"]:
                 scores = np.where(cols[None, :] <= np.arange(n_q)[:, None] + n_keys - n_q, scores, -np.inf)
-            new = np.maximum(row_max, scores.max(axis=1))
-            shift = np.where(np.isneginf(new), 0, new)
-            rescale = np.exp(row_max - shift)
+            new = scores.max(axis=1) if fault.endswith("one tile's max") else np.maximum(row_max, scores.max(axis=1))
+            shift = np.where(np.isneginf(new) | fault.endswith("no shift at all"), 0, new)
+            rescale = np.ones(n_q) if "unscaled" in fault else np.exp(row_max - shift)
             if fault == "rescale by the wrong factor":
                 rescale = np.where(np.isneginf(row_max), 0, np.exp(shift - row_max))
-            weights = np.exp(scores - shift[:, None])
+            weights = np.exp(scores if "weights" in fault else scores - shift[:, None])
             row_sum = row_sum * (1 if fault == "row_sum not rescaled" else rescale) + weights.sum(axis=1)
             acc = acc * (1 if fault == "acc not rescaled" else rescale[:, None]) + weights @ v[cols]
             if fault == "divided inside the loop":
@@ -119,8 +132,18 @@ IMITATIONS = {
     "scale applied twice": lambda call: imitation(scale=1 / np.sqrt(call.served["q"].shape[1]))(call),
     "top-left causal alignment": imitation(topleft=True),
     "causal mask off by one": imitation(offset=-1),
+    "causal mask off by one, one more": imitation(offset=1),
+    "causal mask off by one, one more in the tiles visited": imitation(offset=1, visited=lambda start, stop, first, last: start <= last),
+    "visible tile skipped": imitation(visited=lambda start, stop, first, last: start < last),
+    "visible tile skipped, by its end": imitation(visited=lambda start, stop, first, last: stop <= last),
+    "visible tile skipped, by its whole": imitation(visited=lambda start, stop, first, last: stop <= last + 1),
+    "visible tile skipped, by the first query": imitation(visited=lambda start, stop, first, last: start <= first),
     "last ragged tile dropped": imitation(keys="whole tiles"),
     "padded keys not masked": imitation(keys="padded"),
+    **{
+        f"no running max, {what}": loop_with(what)
+        for what in ("unscaled one tile's max", "weights", "unscaled weights", "no shift at all")
+    },
     **{name: loop_with(name) for name in ("row_sum not rescaled", "acc not rescaled", "rescale by the wrong factor", "divided inside the loop")},
 }
 
@@ -134,19 +157,27 @@ def symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
     broken = ~np.isfinite(o).all(axis=1)
     if broken[no_key].any() and not broken[~no_key].any():
         return "fully masked row gives NaN"
-    if no_key.any() and np.any(o[no_key] != 0) and not broken.any():
+    if no_key.any() and np.any((o[no_key] != 0) & (o[no_key] != UNTOUCHED)) and not broken.any():
         return "mask with a finite number"
     if broken.any() and not np.isfinite(call.served["k"]).all():
         return "padded keys not masked"
     if broken.any() and np.abs(wanted["lse"][~no_key]).max(initial=0) > 80:
         return "no running max"
+    if np.isnan(o).all() and not call.options["causal"]:
+        return "rescale by the wrong factor"  # exp(new_max - old_max) is infinite at the first tile
     if call.options["causal"] and wanted["lse"].max() < -80:
         return "mask with a finite number" if o.any() else "no running max"  # exp of such scores is 0
-    if call.served["q"].dtype == np.float16 and np.allclose(got["lse"].astype(float), wanted["lse"], atol=0.1):
+    half = call.served["q"].dtype == np.float16
+    if all(np.allclose(got[name].astype(float), wanted[name], atol=0.1 if half else NEARLY) for name in (("lse", "peak") if half else OUTPUTS)):
         return "low-precision accumulator"
     return None
 
 
+HINTS = {  # by the first output that is wrong: those before it are right
+    "o": "Work this input through by hand, or print row_max, row_sum and acc after each tile: at the end o = acc / row_sum.",
+    "lse": "o is right. lse is row_max + log(row_sum), with row_max the largest score of the whole row, and -inf for a query that sees no key.",
+    "peak": "o and lse are right. peak is exp(row_max - lse) = 1 / row_sum, with row_max the largest score of the whole row, not of one tile; and 0 for a query that sees no key.",
+}
 VALUES = values(expected, atol=2e-5, rtol=2e-5, imitations=IMITATIONS, symptom=symptom)
 HALF = (  # o is rounded to float16 where it is stored; the statistics are float32 for every input
     values(lambda call: {"o": expected(call)["o"]}, atol=2e-3, rtol=2e-3, imitations=IMITATIONS, symptom=symptom),
@@ -163,19 +194,21 @@ def closed_form(call: Call) -> dict[tuple[str, str], int]:
 
 
 def read_too_often(call: Call, trace: Trace) -> str | None:
-    """What too many bytes of k usually mean."""
-    counted, needed = trace.bytes_by_tensor().get(("k", "load"), 0), closed_form(call)
-    if call.options["causal"]:
-        every_tile = closed_form(replace(call, options={**call.options, "causal": False}))["k", "load"]
-        if counted == every_tile:
-            return "tiles above the diagonal visited"
-    return "K/V read once per row" if counted > 2 * needed["k", "load"] else None
+    """What too many bytes of k or v usually mean, or too few."""
+    needed, every_tile = (closed_form(replace(call, options={**call.options, "causal": causal}))["k", "load"] for causal in (call.options["causal"], False))
+    counted = [trace.bytes_by_tensor().get((name, "load"), 0) for name in ("k", "v")]
+    if min(counted) < needed:
+        return "k and v kept whole"
+    if call.options["causal"] and counted[0] == counted[1] and needed < counted[0] <= every_tile:
+        return "tiles above the diagonal visited"
+    return "K/V read once per row" if max(counted) > needed else None
 
 
 def by_dtype(call: Call, answer: Answer) -> Finding | None:
     """Values, with the tolerance that the dtype allows."""
     judges = HALF if call.served["q"].dtype == np.float16 else (VALUES,)
-    return next(filter(None, (judge(call, answer) for judge in judges)), None)
+    finding = next(filter(None, (judge(call, answer) for judge in judges)), None)
+    return finding and replace(finding, hint=HINTS[re.match("no (peak|lse|o)|(peak|lse|o)", finding.what)[0].split()[-1]])
 
 
 def case(n_q, n_k, head_dim, block_q, block_k, seed, **more) -> dict:

@@ -55,14 +55,30 @@ def without_maximum(call: Call) -> dict[str, np.ndarray]:
     return {"y": weights / weights.sum(axis=0)}
 
 
-def along_rows(call: Call) -> dict[str, np.ndarray]:
-    """Softmax over the queries of each program's tile, not over its keys."""
-    x, y = call.arrays["x"].astype(np.float64), np.empty(call.arrays["x"].shape)
-    for start in range(0, x.shape[1], call.options["BLOCK_Q"]):
-        cols = slice(start, start + call.options["BLOCK_Q"])
-        weights = np.exp(x[:, cols] - x[:, cols].max(axis=1, keepdims=True))
-        y[:, cols] = weights / weights.sum(axis=1, keepdims=True)
-    return {"y": y}
+def wrong_axis(*, of_maximum: bool, of_sum: bool, turned: bool = False):
+    """Maximum, sum or both over the queries of each program's tile; `turned` where such a row of numbers is laid along the wrong side of a square tile."""
+
+    def imitation(call: Call) -> dict[str, np.ndarray]:
+        x, y = call.arrays["x"].astype(np.float64), np.empty(call.arrays["x"].shape)
+        for start in range(0, x.shape[1], call.options["BLOCK_Q"]):
+            cols = slice(start, start + call.options["BLOCK_Q"])
+            tile = x[:, cols]
+
+            def down(reduce, wrong, array):
+                reduced = reduce(array, axis=int(wrong), keepdims=True)
+                return reduced.T if wrong and turned and array.shape[0] == array.shape[1] else reduced
+
+            weights = np.exp(tile - down(np.max, of_maximum, tile))
+            y[:, cols] = weights / down(np.sum, of_sum, weights)
+        return {"y": y}
+
+    return imitation
+
+
+def fewer_keys(call: Call) -> dict[str, np.ndarray]:
+    """Both masks compare keys with n_q: later keys are no part of the softmax, and are never stored."""
+    x, n_q = call.arrays["x"], call.options["n_q"]
+    return {"y": np.concatenate([weights_of(Call(arrays={"x": x[:n_q]}))["y"], np.full(x[n_q:].shape, UNTOUCHED)])}
 
 
 def padded_with(fill: float):
@@ -113,8 +129,13 @@ def softmax_symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
 
 SOFTMAX_IMITATIONS = {
     "no running max": without_maximum,
-    "softmax over the wrong axis": along_rows,
+    "softmax over the wrong axis": wrong_axis(of_maximum=True, of_sum=True),
+    "softmax over the wrong axis, the maximum": wrong_axis(of_maximum=True, of_sum=False),
+    "softmax over the wrong axis, the sum": wrong_axis(of_maximum=False, of_sum=True),
+    "softmax over the wrong axis, the sum along the keys": wrong_axis(of_maximum=False, of_sum=True, turned=True),
+    "softmax over the wrong axis, both along the keys": wrong_axis(of_maximum=True, of_sum=True, turned=True),
     "mask with a finite number": padded_with(-1e4),
+    "n_q taken for n_k": fewer_keys,
     "padded keys not masked": padded_with(0.0),
 }
 
@@ -173,6 +194,18 @@ def one_tile_dropped(call: Call) -> dict[str, np.ndarray]:
     return {"scores": scores}
 
 
+def compared_with(wrong: str, *, stored: bool = False):
+    """A mask that compares keys with n_q, or queries with n_k: masked rows are loaded as 0, or are never stored."""
+
+    def imitation(call: Call) -> dict[str, np.ndarray]:
+        scores = scores_of(call)["scores"]
+        masked = (slice(call.options["n_q"], None), slice(None)) if wrong == "n_q" else (slice(None), slice(call.options["n_k"], None))
+        scores[masked] = UNTOUCHED if stored else 0
+        return {"scores": scores}
+
+    return imitation
+
+
 def swapped(call: Call) -> dict[str, np.ndarray]:
     """A row for each query; where there are as many queries as keys, else nothing that can be told."""
     scores = scores_of(call)["scores"]
@@ -184,6 +217,10 @@ SCORES_IMITATIONS = {
     "scale forgotten": lambda call: scores_of(call, 1.0),
     "scale applied twice": lambda call: scores_of(call, call.options["scale"] ** 2),
     "last ragged tile dropped": one_tile_dropped,
+    "n_q taken for n_k": compared_with("n_q"),
+    "n_q taken for n_k, in the store": compared_with("n_q", stored=True),
+    "n_k taken for n_q": compared_with("n_k"),
+    "n_k taken for n_q, in the store": compared_with("n_k", stored=True),
 }
 
 

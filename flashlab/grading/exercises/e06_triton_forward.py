@@ -8,6 +8,7 @@ FlashAttention's own CUDA kernels do; and a query that sees no key gets o = 0 an
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -60,12 +61,21 @@ def inputs(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return q, k[:kv_heads], v[:kv_heads]
 
 
-def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, modulo=False, no_max=False, unmasked=False):
+def halves(shift: np.ndarray, row_sum: np.ndarray) -> dict[str, np.ndarray]:
+    """lse with one of its terms in base 2."""
+    return {
+        "max + log2": shift + np.log2(row_sum), "max / log2(e) + log": shift * np.log(2) + np.log(row_sum),
+        "max · log2(e) + log": shift / np.log(2) + np.log(row_sum), "max + log / log2(e)": shift + np.log(row_sum) * np.log(2),
+        "all / log2(e)": np.log(2) * (shift + np.log(row_sum)),
+    }  # fmt: skip
+
+
+def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, modulo=False, no_max=False, unmasked=False, visited=None):
     """What standard attention in float64 gives with one thing done wrong; with nothing, the right answer."""
 
     def imitation(call: Call) -> dict[str, np.ndarray]:
         q, k, v = inputs(call)
-        n_q, n_k, group, block_k = (call.options[name] for name in ("n_q", "n_k", "GROUP", "BLOCK_K"))
+        n_q, n_k, group, block_q, block_k = (call.options[name] for name in ("n_q", "n_k", "GROUP", "BLOCK_Q", "BLOCK_K"))
         of_head = np.arange(len(q)) % len(k) if modulo else np.arange(len(q)) // group
         k, v = k[of_head], v[of_head]
         padding = -n_k % block_k if keys == "padded" else 0
@@ -75,6 +85,9 @@ def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse
         scores = scale * call.options["scale"] * (q @ k.transpose(0, 2, 1))
         if call.options["CAUSAL"] and not unmasked:
             seen = places <= np.arange(n_q)[:, None] + (0 if topleft else n_k - n_q) + offset
+            if visited:  # by where a tile of keys starts and stops, and by the last keys that the first and the last query of a tile see
+                first, start = np.arange(n_q)[:, None] // block_q * block_q + n_k - n_q, places // block_k * block_k
+                seen = seen & visited(start, np.minimum(start + block_k, n_k), first, first + block_q - 1)
             scores = np.where(seen, scores, -np.inf if finite is None else finite)
         row_max = scores.max(axis=2, initial=-np.inf)
         shift = np.zeros(row_max.shape) if no_max else np.where(np.isneginf(row_max), 0, row_max)
@@ -83,7 +96,7 @@ def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse
         with np.errstate(divide="ignore", invalid="ignore"):
             natural = np.log(row_sum) + shift
             o = weights @ v / np.where(row_sum == 0, 1, row_sum)[..., None]
-            return {"o": o, "lse": {None: natural, "base 2": natural / np.log(2), "no max": np.log(row_sum)}[lse]}
+            return {"o": o, "lse": {None: natural, "base 2": natural / np.log(2), "no max": np.log(row_sum), **halves(shift, row_sum)}[lse]}
 
     return imitation
 
@@ -91,7 +104,7 @@ def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse
 expected = attention()
 
 
-def loop_with(fault: str):
+def loop_with(fault: str = "", *, rescaled: float = 1.0, weighed: float = 1.0):
     """What the tile loop, from the last tile of keys to the first, gives with one line wrong."""
 
     def imitation(call: Call) -> dict[str, np.ndarray]:
@@ -104,12 +117,12 @@ def loop_with(fault: str):
             scores = call.options["scale"] * (q @ k[:, places].transpose(0, 2, 1))
             if call.options["CAUSAL"]:
                 scores = np.where(places <= np.arange(n_q)[:, None] + n_k - n_q, scores, -np.inf)
-            new = np.maximum(row_max, scores.max(axis=2))
-            shift = np.where(np.isneginf(new), 0, new)
-            rescale = np.exp(row_max - shift)
+            new = scores.max(axis=2) if "one tile's max" in fault else np.maximum(row_max, scores.max(axis=2))
+            shift = np.where(np.isneginf(new) | (fault == "no shift at all"), 0, new)
+            rescale = np.ones(new.shape) if "unscaled" in fault else np.exp(rescaled * (row_max - shift))
             if fault == "rescale by the wrong factor":
                 rescale = np.where(np.isneginf(row_max), 0, np.exp(shift - row_max))
-            weights = np.exp(scores - shift[..., None])
+            weights = np.exp(weighed * (scores - (0 if "weights" in fault else shift[..., None])))
             row_sum = row_sum * (1 if fault == "row_sum not rescaled" else rescale) + weights.sum(axis=2)
             acc = acc * (1 if fault == "acc not rescaled" else rescale[..., None]) + weights @ v[:, places]
             if fault == "divided inside the loop":
@@ -130,9 +143,21 @@ IMITATIONS = {
     "causal mask missing": attention(unmasked=True),
     "top-left causal alignment": attention(topleft=True),
     "causal mask off by one": attention(offset=-1),
+    "causal mask off by one, one more": attention(offset=1),
+    "causal mask off by one, one more in the tiles visited": attention(offset=1, visited=lambda start, stop, first, last: start <= last),
+    "visible tile skipped": attention(visited=lambda start, stop, first, last: start < first),
+    "visible tile skipped, by the first query": attention(visited=lambda start, stop, first, last: start <= first),
+    "visible tile skipped, by its end": attention(visited=lambda start, stop, first, last: stop <= last + 1),
+    **{f"lse half in base 2, {half}": attention(lse=half) for half in halves(np.zeros(1), np.ones(1))},
+    **{
+        f"base 2 in one place, {rescaled:.2f} and {weighed:.2f}": loop_with(rescaled=rescaled, weighed=weighed)
+        for rescaled, weighed in itertools.product((np.log(2), 1.0, 1 / np.log(2)), repeat=2)
+        if (rescaled, weighed) != (1, 1)
+    },
     "last ragged tile dropped": attention(keys="whole tiles"),
     "padded keys not masked": attention(keys="padded"),
     "grouped heads mapped by modulo": attention(modulo=True),
+    **{f"no running max, {what}": loop_with(what) for what in ("unscaled one tile's max", "weights", "unscaled weights", "no shift at all")},
     **{name: loop_with(name) for name in ("row_sum not rescaled", "acc not rescaled", "rescale by the wrong factor", "divided inside the loop")},
 }
 
@@ -146,9 +171,11 @@ def symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
     broken = ~np.isfinite(o).all(axis=2) | np.isnan(lse)
     if broken.any() and not np.isfinite(call.arrays["k"]).all():
         return "grouped heads not mapped"
+    if not call.options["CAUSAL"] and np.isnan(o).all() and np.abs(wanted["lse"]).max(initial=0) < 80:
+        return "rescale by the wrong factor"  # exp(new_max - old_max) is infinite at the first tile
     if call.options["CAUSAL"] and broken.any() and np.abs(wanted["lse"][~no_key]).max(initial=0) < 80:
         return "fully masked row gives NaN"  # also a row that has seen no key yet: from the last tile on, that is common
-    if no_key.any() and not broken.any() and not np.isneginf(lse[no_key]).all():
+    if no_key.any() and not broken.any() and not (np.isneginf(lse[no_key]) | (lse[no_key] == UNTOUCHED)).all():
         return "mask with a finite number"
     if np.abs(wanted["lse"][~no_key]).max(initial=0) > 80:
         return "mask with a finite number" if call.options["CAUSAL"] and not broken.any() else "no running max" if broken.any() else None
@@ -201,11 +228,12 @@ def closed_form(call: Call) -> dict[tuple[str, str], int]:
 
 
 def read_too_often(call: Call, trace: Trace) -> str | None:
-    """What too many bytes of k usually mean."""
-    counted = trace.bytes_by_tensor().get(("k", "load"), 0)
-    if call.options["CAUSAL"] and counted == closed_form(replace(call, options={**call.options, "CAUSAL": False}))["k", "load"]:
+    """What too many bytes of k or v usually mean."""
+    needed, every_tile = (closed_form(replace(call, options={**call.options, "CAUSAL": causal})).get(("k", "load"), 0) for causal in (call.options["CAUSAL"], False))
+    counted = [trace.bytes_by_tensor().get((name, "load"), 0) for name in ("k", "v")]
+    if call.options["CAUSAL"] and counted[0] == counted[1] and needed < counted[0] <= every_tile:
         return "tiles above the diagonal visited"
-    return "K/V read once per row" if counted > closed_form(call).get(("k", "load"), 0) else None
+    return "K/V read once per row" if max(counted) > needed else None
 
 
 def last_to_first(call: Call, answer: Answer) -> Finding | None:

@@ -195,6 +195,7 @@ IMITATIONS = {
     "backward ignores the mask": gradients(causal=False),
     "backward masks when it should not": gradients(causal=True),
     "causal mask off by one": gradients(offset=-1),
+    "causal mask off by one, one more": gradients(offset=1),
     "top-left causal alignment": gradients(topleft=True),
     "grouped heads mapped by modulo": gradients(mapped=lambda head, heads, kv_heads: head % kv_heads),
     "grouped gradients not summed": gradients(summed=0),
@@ -214,6 +215,11 @@ def backward_symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
 EXACT = values(gradients(), atol=1e-9, rtol=1e-8, imitations=IMITATIONS, symptom=backward_symptom)
 GRADCHECK = values(nudged, atol=1e-7, rtol=1e-6, imitations=IMITATIONS, symptom=backward_symptom)
 
+RETURNED = {
+    "delta_of": "Return one array, delta, (n_q, heads).",
+    "through_softmax": "Return two arrays, weights and dscores, of the shape of scores.",
+    "backward": "Return four arrays in this order: dq, dk, dv, dbias, shaped as q, k, v and bias.",
+}
 HINTS = {
     "delta_of": "delta is one number for each query and head, Σ do · o over head_dim. Sum in float32 or wider.",
     "through_softmax": "weights = exp(scores - lse), and dscores = weights · (dweights - delta). lse and delta belong to the rows.",
@@ -261,6 +267,6 @@ EXERCISE = Exercise(
     title="The gradients, step by step",
     lesson="07_backward",
     tests=tuple(
-        Test(name, points, function, tuple(cases), CALLS[function], (hinted(judge, HINTS[function]),)) for name, (function, points, judge, cases) in TESTS.items()
+        Test(name, points, function, tuple(cases), CALLS[function], (hinted(judge, HINTS[function], RETURNED[function]),)) for name, (function, points, judge, cases) in TESTS.items()
     ),
 )
