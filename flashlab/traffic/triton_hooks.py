@@ -254,6 +254,22 @@ class Run:
             _replace(self._undo, builder, name, method)
 
 
+def leave_unfilled(filled: bool = False) -> None:
+    """From now on the masked lanes of a float load without other= hold NaN, as a GPU may leave anything there; `filled`: 0 again, as Triton has it."""
+    builder = interpreter.interpreter_builder
+    vars(builder).pop("create_masked_load", None)  # what an earlier call put there
+    load = builder.create_masked_load
+
+    def unfilled(pointers, mask, other, *rest, **named):
+        result = load(pointers, mask, other, *rest, **named)
+        if other is None and mask is not None and result.data.dtype.kind == "f":
+            result.data = np.where(mask.data, result.data, np.array(np.nan, result.data.dtype))
+        return result
+
+    if not filled:
+        builder.create_masked_load = unfilled
+
+
 class _Rewrite(interpreter.ASTTransformer):
     """Triton's own rewriting, and a call of ours around what a loop runs over, a while's test and what is returned."""
 

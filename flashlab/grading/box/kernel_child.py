@@ -41,27 +41,10 @@ def tensor_of(array, strides):
     return tensor
 
 
-def leave_unfilled(filled):
-    """Triton's interpreter puts 0 in the masked lanes of a load without other=; a GPU may leave anything there: NaN it is, unless `filled`."""
-    from triton.runtime import interpreter
-
-    builder = interpreter.interpreter_builder
-    vars(builder).pop("create_masked_load", None)  # of the launch before
-    load = builder.create_masked_load
-
-    def unfilled(pointers, mask, other, *rest, **named):
-        result = load(pointers, mask, other, *rest, **named)
-        if other is None and mask is not None and result.data.dtype.kind == "f":
-            result.data = np.where(mask.data, result.data, np.array(np.nan, result.data.dtype))
-        return result
-
-    if not filled:
-        builder.create_masked_load = unfilled
-
-
 def launch(kernel, request, arrays):
     """(header, arrays) of one traced launch."""
     from flashlab.traffic.interpreter import trace
+    from flashlab.traffic.triton_hooks import leave_unfilled
 
     tensors = {name: tensor_of(array, request["strides"].get(name)) for name, array in arrays.items()}
     leave_unfilled(request.get("filled", False))
