@@ -1,7 +1,7 @@
 """Runs a Triton kernel in the interpreter and tells a listener what it does: the one place for Triton's private names.
 
 Works in a process that interprets kernels and in one that compiles them for CUDA: while a kernel runs here, a call of a
-@triton.jit function (a helper, tl.sum) runs its Python body, and all that was replaced is put back afterwards. Loads and
+@triton.jit function (a helper, tl.sum) runs its Python body, and all that was replaced is put back afterwards (leave_unfilled, below, is meant to last). Loads and
 stores by pointer, block pointer and descriptor all pass the builder's masked load and store; atomics pass elsewhere.
 
 Pointers are not real addresses: the listener gives each tensor a place of its own, and turns addresses into real ones
