@@ -180,6 +180,7 @@ class _CudaClock:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize(self.device)
         start.record()
+        start.synchronize()  # another process's time on the GPU, if it is its turn, comes before the start
         result = function()  # noqa: F841, held, so that freeing it is not timed
         returned = _other_clock_ms()
         end.record()

@@ -170,7 +170,7 @@ def through_cache(
     drift: float = 0.0,
     block_bytes: int = BLOCK_BYTES,
 ) -> DramTraffic:
-    """The same for a cache that holds l2_bytes, `most_dirty_bytes` of them dirty, and a GPU that runs `slots` programs at once.
+    """The same for a cache that holds l2_bytes, at most `most_dirty_bytes` of them dirty, and a GPU that runs `slots` programs at once.
 
     `lockstep` and `drift` are those of waves.py. `dirty_before` bytes of somebody else's are dirty at the start; what of them
     is written appears in the result under BEFORE.
@@ -186,7 +186,7 @@ def through_cache(
     np.add.at(sums, way_of, accesses["bytes"])
     requested = {(names[i // 2], ("read", "written")[i % 2]): int(sums[i]) for i in np.flatnonzero(sums)}
     block, size, op, program = blocks(accesses, order, trace, block_bytes)
-    parts, most = 1 + two_sides, l2_bytes if most_dirty_bytes is None else most_dirty_bytes
+    parts, most = 1 + two_sides, np.inf if most_dirty_bytes is None else most_dirty_bytes
     read, written, dirty = replaced(
         block, size, op, sides(program) * two_sides, len(trace.tensor_names),
         capacity=l2_bytes / parts, dirty_capacity=most / parts, dirty_before=dirty_before,

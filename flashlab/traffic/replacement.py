@@ -61,7 +61,7 @@ def replaced(
 
     A block's tensor is block % tensors. Capacities are those of one side, in bytes. `dirty_before` bytes are dirty at the
     start, half on either side and older than all else; they are the last of the tensors + 1 entries of each list. A block
-    that does not fit at all passes through.
+    larger than the cache drives out all others and then itself; a dirty one larger than dirty_capacity all dirty ones.
     """
     read, written, left = ([0] * (tensors + 1) for _ in range(3))
     both = Side(capacity, dirty_capacity), Side(capacity, dirty_capacity)

@@ -80,6 +80,16 @@ def test_any_stream_passes_as_it_does_by_hand(trace, capacity, slots, lockstep):
     assert result.dirty == right[2]
 
 
+@pytest.mark.parametrize("op", ["load", "store"])
+def test_a_block_larger_than_the_cache_drives_out_all_others(op):
+    trace = Trace("large", tensors={"x": (4, 4, 1), "y": (8, 4, 1)})
+    for tensor, way, rows in (("x", "load", 4), ("y", op, 8), ("x", "load", 4)):
+        trace.append(way, tensor, rows=rows, cols=4, bytes=4 * rows)
+    result = through_cache(trace, 16, slots=1)
+    assert result.dram == {("x", "read"): 32, ("y", "read" if op == "load" else "written"): 32} and not result.dirty
+    assert through_cache(trace, 64, slots=1, most_dirty_bytes=16).dram[("x", "read")] == 16  # too large to be dirty: only itself goes
+
+
 @settings(max_examples=100, deadline=None)
 @given(streams(), st.integers(0, 300), st.sampled_from([8, 16, 20]))
 def test_a_tile_larger_than_a_block_is_cut_into_rows(trace, capacity, block_bytes):
