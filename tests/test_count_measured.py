@@ -14,7 +14,7 @@ from flashlab import cli, count_measured
 from flashlab.bench.three_ways import row_of
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
-from flashlab.traffic import counter_records, ncu
+from flashlab.traffic import counter_records
 from flashlab.traffic.counter_records import CounterRecord, digest
 from flashlab.traffic.launches import Counted, Uncounted, launch
 

@@ -1,8 +1,15 @@
-"""The oracle: attention in float64 on the CPU with torch's own autograd, and the error budget that kernels are held to."""
+"""The oracle: attention in float64 on the CPU with torch's own autograd, and the error budget that kernels are held to.
+
+check(run, q, k, v) holds a forward to it: run(q, k, v, causal=, scale=, ...) -> (o, lse or None).
+"""
 
 from __future__ import annotations
 
+from flashlab import runtime  # before triton
+
 import torch
+
+from flashlab.problem import AttentionProblem
 
 FLOOR = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # a few roundings of a number near 1
 
@@ -34,3 +41,23 @@ def within_budget(name, given, plain, exact, times=2.0):
     ours, theirs = ((x.double().cpu() - exact).abs().max().item() if exact.numel() else 0.0 for x in (given, plain))
     assert torch.isfinite(given).all(), f"{name} has a nan or an inf"
     assert ours <= times * theirs + FLOOR[given.dtype] * size / 2, f"{name}: error {ours:.2e} against {theirs:.2e} of plain PyTorch"
+
+
+def check(run, q, k, v, *, causal=False, scale=None, sink=None, **options):
+    """Run a forward and hold o and, where there is one, lse to the budget; (o, lse). `options` are passed to run alone."""
+    o, lse = run(q, k, v, causal=causal, scale=scale, **({} if sink is None else {"sink": sink}), **options)
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    exact_o, exact_lse = standard(*(x.double().cpu() for x in (q, k, v)), scale=scale, causal=causal, sink=None if sink is None else sink.cpu())
+    plain_o, plain_lse = standard(q, k, v, scale=scale, causal=causal, sink=sink)
+    blind = exact_lse == -torch.inf
+    assert o.shape == q.shape and o.dtype == q.dtype and (o.cpu()[blind] == 0).all()
+    within_budget("o", o, plain_o, exact_o)
+    if lse is not None:
+        assert lse.shape == q.shape[:3] and lse.dtype == torch.float32 and torch.equal(lse.cpu() == -torch.inf, blind)
+        within_budget("lse", lse.cpu()[~blind], plain_lse.cpu()[~blind], exact_lse[~blind])
+    return o, lse
+
+
+def tensors(n_q, n_k, head_dim, heads=2, kv_heads=None, dtype="float32", batch=1):
+    """Random q, k, v where kernels run here."""
+    return AttentionProblem(n_q, n_k, head_dim, batch=batch, heads=heads, kv_heads=kv_heads, dtype=dtype).tensors(device=runtime.device())

@@ -1,4 +1,4 @@
-"""Standard attention as three Triton kernels: against float64, its bytes against the closed form, its order, its resources."""
+"""Standard attention as three Triton kernels: its bytes, its order, its resources; against float64: test_every_forward.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from flashlab import runtime  # before triton
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flashlab.kernels import unfused as unfused_file
 from flashlab.kernels.tiles import FORWARD_FLOAT32, Tile
@@ -24,95 +22,10 @@ from flashlab.traffic.interpreter import trace
 from flashlab.traffic.model import standard_traffic, unfused_traffic
 from flashlab.traffic.triton_hooks import launches
 from kernel_compile import MAX_SHARED
-from kernel_oracle import standard, within_budget
+from kernel_oracle import tensors
 
 DEVICE = runtime.device()
 KERNELS = ["scores_kernel", "softmax_kernel", "product_kernel"]
-
-
-def check(q, k, v, *, causal=False, scale=None, tiles=None):
-    """Run the three kernels and hold o to the budget."""
-    o = unfused(q, k, v, causal=causal, scale=scale, tiles=tiles)
-    scale = q.shape[3] ** -0.5 if scale is None else scale
-    exact, lse = standard(*(x.double().cpu() for x in (q, k, v)), scale=scale, causal=causal)
-    plain, _ = standard(q, k, v, scale=scale, causal=causal)
-    assert o.shape == q.shape and o.dtype == q.dtype
-    within_budget("o", o, plain, exact)
-    assert (o.cpu()[lse == -torch.inf] == 0).all()
-    return o
-
-
-def tensors(n_q, n_k, head_dim, heads=2, kv_heads=None, dtype="float32", batch=1):
-    return AttentionProblem(n_q, n_k, head_dim, batch=batch, heads=heads, kv_heads=kv_heads, dtype=dtype).tensors(device=DEVICE)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("n_q, n_k", [(1, 1), (16, 16), (17, 39), (39, 17), (3, 50), (50, 3)])
-def test_sizes(n_q, n_k, dtype, causal):
-    check(*tensors(n_q, n_k, 16, dtype=dtype), causal=causal)
-
-
-@pytest.mark.parametrize("head_dim", [1, 5, 63, 64, 80, 128, 256])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_head_dims(head_dim, dtype):
-    check(*tensors(18, 21, head_dim, heads=1, dtype=dtype), causal=True)
-
-
-@pytest.mark.parametrize("heads, kv_heads", [(6, 2), (5, 1), (4, 4)])
-def test_grouped_queries(heads, kv_heads):
-    check(*tensors(9, 20, 8, heads=heads, kv_heads=kv_heads, batch=2), causal=True)
-
-
-@pytest.mark.parametrize("scale", [0, -0.5, 1, 2.0])
-def test_any_scale(scale):
-    check(*tensors(9, 20, 8), scale=scale, causal=True)
-
-
-@pytest.mark.parametrize("n_q, n_k", [(0, 5), (0, 0), (5, 0)])
-def test_nothing_to_see(n_q, n_k):
-    o = unfused(*tensors(n_q, n_k, 8))
-    assert o.shape == (1, 2, n_q, 8) and (o == 0).all()
-
-
-def test_rows_that_see_no_key_give_zero():
-    o = check(*tensors(20, 4, 8), causal=True)
-    assert (o[:, :, :16] == 0).all() and (o[:, :, 16:] != 0).any(-1).all()
-
-
-@pytest.mark.parametrize("strides", ["transposed", "last_dimension_strided", "expanded"])
-def test_strides(strides):
-    view = {
-        "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-        "last_dimension_strided": lambda x: x.mT.contiguous().mT,
-        "expanded": lambda x: x[:1].expand_as(x),
-    }[strides]
-    q, k, v = (view(x) for x in tensors(18, 21, 8, batch=2))
-    o = check(q, k, v, causal=True)
-    assert strides != "transposed" or o.stride() == q.stride()
-
-
-def test_nan_past_the_end_does_not_leak():
-    q, k, v = tensors(18, 40, 8)
-    exact = unfused(q, k[:, :, :21], v[:, :, :21])
-    k[:, :, 21:], v[:, :, 21:] = torch.nan, torch.inf
-    assert torch.equal(unfused(torch.cat([q, q * torch.nan], 2)[:, :, :18], k[:, :, :21], v[:, :, :21]), exact)
-
-
-def test_large_scores_do_not_overflow():
-    q, k, v = tensors(9, 20, 8)
-    check(100 * q, 100 * k, v)
-
-
-@pytest.mark.parametrize("block_q, block_k", [(16, 32), (32, 16), (64, 16)])
-def test_tiles_may_have_any_shape(block_q, block_k):
-    check(*tensors(70, 50, 8, heads=1), causal=True, tiles=(Tile(block_q, block_k, 4, 1), Tile(block_q, 48 - block_k, 4, 1)))
-
-
-@settings(max_examples=12, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20), st.sampled_from([(1, 1), (2, 1), (3, 3)]), st.booleans(), st.floats(-1, 1))
-def test_any_problem(n_q, n_k, head_dim, ratio, causal, scale):
-    check(*tensors(n_q, n_k, head_dim, heads=ratio[0], kv_heads=ratio[1]), causal=causal, scale=scale)
 
 
 def test_what_does_not_fit_is_refused_by_name():
@@ -246,15 +159,6 @@ def test_the_tiles_of_a_gpu(monkeypatch, head_dim, line):
     of_scores, of_product = tiles_of(torch.empty(1, 1, 1, head_dim, dtype=torch.float16))
     assert (of_scores, of_product) == TILES[line] and of_scores.block_q == of_product.block_q
     assert set(tiles_of(torch.empty(1, 1, 1, head_dim))) == {FORWARD_FLOAT32[min(d for d in FORWARD_FLOAT32 if d >= head_dim)]}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("n_q, n_k", [(239, 1113), (1113, 239), (1024, 1024), (1, 16384), (1, 1)])
-def test_real_tiles(n_q, n_k, head_dim, dtype):
-    for causal in (False, True):
-        check(*tensors(n_q, n_k, head_dim, heads=4, kv_heads=2, dtype=dtype), causal=causal)
 
 
 @pytest.mark.gpu

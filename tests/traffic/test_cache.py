@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from flashlab.hardware import gpu
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule as schedules
-from flashlab.traffic.cache import BEFORE, DIRTY_SHARE, SHARE, blocks, through_cache, through_l2
+from flashlab.traffic.cache import SHARE, blocks, through_cache, through_l2
 from flashlab.traffic.model import fused_traffic
 from flashlab.traffic.trace import Trace
 from flashlab.traffic.waves import order_of_time
