@@ -69,6 +69,7 @@ $(VENV)/.flashlab-test: pyproject.toml
 # $(call run_tests,python): first the timed tests, one at a time, for their table of times (xdist would not time them);
 # then everything: unit tests, doctests, every lesson and lab, whose cells --dist loadscope keeps in one process.
 # formgrade.py has no doctest, and nbgrader, which it needs, is not on every GPU node.
+# A cell may take longer than it may wait for its turn on a GPU that others use (bench/turn.py: 300 s).
 define run_tests
 set -e; \
 has() { $(1) -c "import $$1" 2>/dev/null; }; \
@@ -76,7 +77,7 @@ options=(-n $(JOBS) --dist loadscope); \
 if ! has xdist; then options=(); echo "pytest-xdist is not installed: one test at a time."; fi; \
 if has pytest_benchmark; then $(1) -m pytest tests -q -k test_bench --benchmark-columns=median,rounds; \
 else options+=(-k "not test_bench"); echo "pytest-benchmark is not installed: the timed tests are left out."; fi; \
-$(1) -m pytest tests flashlab --doctest-modules --ignore=flashlab/grading/formgrade.py --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
+$(1) -m pytest tests flashlab --doctest-modules --ignore=flashlab/grading/formgrade.py --nbval-lax --nbval-current-env --nbval-cell-timeout=400 \
     $(wildcard notebooks/*.ipynb notebooks/labs/*.ipynb) "$${options[@]}" $(PYTEST_ARGS)
 endef
 

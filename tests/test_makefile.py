@@ -251,7 +251,7 @@ def test_options_for_the_lab(machine):
 # -- the tests ----------------------------------------------------------------------------------------------------------------
 TIMED = "-m pytest tests -q -k test_bench --benchmark-columns=median,rounds"
 PYTEST = (
-    "-m pytest tests flashlab --doctest-modules --ignore=flashlab/grading/formgrade.py --nbval-lax --nbval-current-env --nbval-cell-timeout=120"
+    "-m pytest tests flashlab --doctest-modules --ignore=flashlab/grading/formgrade.py --nbval-lax --nbval-current-env --nbval-cell-timeout=400"
     " notebooks/00_start_here.ipynb notebooks/01_standard_attention.ipynb notebooks/labs/lab1_speedup.ipynb"
 )
 

@@ -1,4 +1,4 @@
-"""FlashAttention-1's order as a kernel: against the reference, its bytes and order, its resources; float64: test_every_forward.py."""
+"""FlashAttention-1's order as a kernel: against the reference, its bytes and order, its resources; and forward_cases.py."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ from flashlab.traffic.interpreter import trace
 from flashlab.traffic.memory import Memory
 from flashlab.traffic.model import flash1_traffic
 from flashlab.traffic.triton_hooks import launches
+from forward_cases import *  # noqa: F403, the tests
 from kernel_compile import MAX_SHARED
-from kernel_oracle import standard, tensors
+from kernel_oracle import check, standard, tensors
 
 DEVICE = runtime.device()
 MOVED = ("load", "store")
+
+
+@pytest.fixture(scope="module")
+def run():
+    return flash1
 
 
 def test_half_precision_is_rounded_once_not_at_each_pass():
@@ -161,3 +167,9 @@ def test_no_thread_reads_what_another_has_not_written_yet(n_q, head_dim):
     for _ in range(20):
         assert all(torch.equal(a, b) for a, b in zip(first, flash1(q, k, v)))
     torch.testing.assert_close(first[0], torch.nn.functional.scaled_dot_product_attention(q, k, v), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_one_query_and_one_key(head_dim):
+    check(flash1, *tensors(1, 1, head_dim, heads=4, kv_heads=2, dtype="bfloat16"))

@@ -1,4 +1,4 @@
-"""What only our forward kernel does: IEEE float32, the sink, 128k keys, offsets past 2³¹. See test_every_forward.py for the rest."""
+"""The forward kernel: forward_cases.py, and what only this one does: IEEE float32, the sink, 128k keys, offsets past 2³¹."""
 
 import pytest
 import torch
@@ -7,17 +7,23 @@ from flashlab import runtime
 from flashlab.kernels import masks
 from flashlab.kernels.forward import forward
 from flashlab.kernels.masks import Mask, decode
+from forward_cases import *  # noqa: F403, the tests
 from kernel_oracle import check, standard, tensors
 
 DEVICE = runtime.device()
 
 
-def run(q, k, v, *, causal=False, scale=None, sink=None):
+def ours(q, k, v, *, causal=False, scale=None, sink=None, tile=None):
     mask = masks.causal() if causal else Mask()
-    return forward(q, k, v, *decode(*mask.encode()), q.shape[3] ** -0.5 if scale is None else scale, sink)
+    return forward(q, k, v, *decode(*mask.encode()), q.shape[3] ** -0.5 if scale is None else float(scale), sink, tile=tile)
 
 
-def test_float32_is_ieee():
+@pytest.fixture(scope="module")
+def run():
+    return ours
+
+
+def test_float32_is_ieee(run):
     q, k, v = tensors(32, 32, 64)
     o, _ = run(q, k, v)
     exact, _ = standard(q.double().cpu(), k.double().cpu(), v.double().cpu(), scale=1 / 8)
@@ -25,13 +31,13 @@ def test_float32_is_ieee():
 
 
 @pytest.mark.parametrize("n_k", [0, 9])
-def test_sink(n_k):
+def test_sink(run, n_k):
     q, k, v = tensors(7, n_k, 8)
     check(run, q, k, v, sink=torch.tensor([0.3, -2.0], device=DEVICE), causal=True)
 
 
 @pytest.mark.gpu
-def test_128k_keys_allocate_nothing_quadratic():
+def test_128k_keys_allocate_nothing_quadratic(run):
     q, k, v = tensors(131072, 131072, 128, heads=1, dtype="bfloat16")
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -42,7 +48,7 @@ def test_128k_keys_allocate_nothing_quadratic():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("place", ["batch", "n", "head_dim"])
-def test_offsets_past_two_to_the_31(place):
+def test_offsets_past_two_to_the_31(run, place):
     shape, strides = {
         "batch": ((2, 1, 64, 64), (2**31 + 64, 64 * 64, 64, 1)),
         "n": ((1, 1, 130, 64), (1, 1, 2**31 // 128, 1)),
@@ -57,6 +63,6 @@ def test_offsets_past_two_to_the_31(place):
 
 
 @pytest.mark.gpu
-def test_more_heads_than_65535():
+def test_more_heads_than_65535(run):
     q, k, v = tensors(3, 3, 16, heads=1, batch=70000, dtype="float16")
     assert torch.equal(run(q, k, v)[0][-1], run(q[-1:], k[-1:], v[-1:])[0][0])

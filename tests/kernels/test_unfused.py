@@ -1,4 +1,4 @@
-"""Standard attention as three Triton kernels: its bytes, its order, its resources; against float64: test_every_forward.py."""
+"""Standard attention as three Triton kernels: its bytes, its order, its resources; and forward_cases.py."""
 
 from __future__ import annotations
 
@@ -21,11 +21,23 @@ from flashlab.problem import AttentionProblem
 from flashlab.traffic.interpreter import trace
 from flashlab.traffic.model import standard_traffic, unfused_traffic
 from flashlab.traffic.triton_hooks import launches
+from forward_cases import *  # noqa: F403, the tests
 from kernel_compile import MAX_SHARED
-from kernel_oracle import tensors
+from kernel_oracle import check, tensors
 
 DEVICE = runtime.device()
 KERNELS = ["scores_kernel", "softmax_kernel", "product_kernel"]
+
+
+def o_alone(q, k, v, *, tile=None, **options):
+    """There is no lse. The third kernel's tiles are of another width than the first's."""
+    tiles = tile and (tile, Tile(tile.block_q, 48 - tile.block_k, tile.warps, tile.stages))
+    return unfused(q, k, v, tiles=tiles, **options), None
+
+
+@pytest.fixture(scope="module")
+def run():
+    return o_alone
 
 
 def test_what_does_not_fit_is_refused_by_name():
@@ -165,3 +177,11 @@ def test_the_tiles_of_a_gpu(monkeypatch, head_dim, line):
 def test_scores_past_two_to_the_31():
     q, k, v = tensors(16384, 16384, 64, heads=9, dtype="float16")  # the last head's scores start at 2**31
     torch.testing.assert_close(unfused(q, k, v)[:, 8:], unfused(q[:, 8:], k[:, 8:], v[:, 8:]), rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n_k", [1, 16384])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_query(n_k, head_dim, dtype):
+    check(o_alone, *tensors(1, n_k, head_dim, heads=4, kv_heads=2, dtype=dtype))
