@@ -82,8 +82,21 @@ def extra_bytes(call: Callable[[], object], device: str) -> int | None:
     if torch.device(device).type != "cuda":
         return None
     torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    result = call()
-    peak = torch.cuda.max_memory_allocated(device) - before
+    with _no_collection():
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        result = call()
+        peak = torch.cuda.max_memory_allocated(device) - before
     return peak - sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Tensors that an earlier call left in a cycle stay where they are: freed meanwhile, they would count as less than nothing."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

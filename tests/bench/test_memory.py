@@ -44,6 +44,23 @@ def test_the_share_is_set_for_the_device_that_is_used(monkeypatch):
     assert calls == [(0.5, 1), (0.5, 3)]
 
 
+def test_nothing_is_collected_while_memory_is_counted(monkeypatch):
+    """A cycle of an earlier call that is freed meanwhile was once counted as -1.5 MB of this one."""
+    for name in ("synchronize", "reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: 100)
+    seen = []
+    assert extra_bytes(lambda: seen.append(gc.isenabled()) or torch.zeros(2), "cuda") == -8 and seen == [False] and gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        extra_bytes(lambda: 1 / 0, "cuda")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        extra_bytes(lambda: torch.zeros(2), "cuda")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 @pytest.mark.gpu
 def test_a_share_of_the_default_gpu_can_be_set(monkeypatch):
     monkeypatch.setenv(memory.VARIABLE, "1")

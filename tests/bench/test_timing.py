@@ -97,10 +97,11 @@ def test_a_call_is_refused_only_if_every_audit_is_against_it(monkeypatch):
     assert found == []
     found[:] = [(8.5, 9.0, 0.0)]  # somebody else's work slows this call down, and its events say so too
     clock.audit(lambda: None, 1.0)
-    found[:] = [(1.0, 9.0, 0.0)] * 20
+    found[:] = [(1.0, 9.0, 0.0)] * 1000
+    monkeypatch.setattr(timing, "AUDIT_S", 0.2)
     with pytest.raises(RuntimeError, match="the timer says 1 ms where a second clock says 9 ms"):
         clock.audit(lambda: None, 1.0)
-    assert len(found) == 20 - timing.AUDITS
+    assert 5 < 1000 - len(found) < 22  # about one each 10 ms
 
 
 @pytest.mark.gpu
