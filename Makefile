@@ -40,13 +40,15 @@ test-gpu:
 record:
 	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
 
-# What fails is said, and the rest goes on.
+# What fails is said, and the rest goes on. RESUME=1 keeps what an interrupted run of today has timed and counted.
+reproduce: resume := $(if $(RESUME),--resume)
+reproduce: anew := $(if $(RESUME),,--anew)
 reproduce:
 	@$(RUN) -m flashlab.cli doctor --gpu
 	@status=0; run() { echo "== flashlab $$*"; $(RUN) -m flashlab.cli "$$@" || status=1; }; \
-	run bench forward --figures figures; run bench backward --figures figures; run bench growth --figures figures; \
-	run bench steps; run bench lengths --figures figures --page notebooks/labs/lab1_speedup_vs_length.md; \
-	run count --record --budget 400; run count --record steps --budget 200; run record $(NOTEBOOKS); exit $$status
+	for what in forward backward growth; do run bench $$what $(resume) --figures figures; done; \
+	run bench steps; run bench lengths $(resume) --figures figures --page notebooks/labs/lab1_speedup_vs_length.md; \
+	run count --record $(anew) --budget 400; run count --record steps $(anew) --budget 200; run record $(NOTEBOOKS); exit $$status
 
 exercises: $(VENV)/.flashlab-test
 	@$(HERE) -m flashlab.grading.release

@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     measured.add_argument("--record", action="store_true", help="count the whole grid, or with TARGET steps lesson 09's ladder, and keep it, for authors")
     measured.add_argument("--out", type=Path, metavar="FILE", help="where records are added (default: the GPU's file in flashlab/traffic/recorded/)")
     measured.add_argument("--budget", type=float, metavar="SECONDS", help="with --record: begin nothing new after this long (default: 110)")
+    measured.add_argument("--anew", action="store_true", help="with --record: count again what is there, too")
     measured.add_argument("--log", type=Path, metavar="FILE", help="with --record: where ncu's own text is added")
     count.set_defaults(call=run_count)
 
@@ -150,7 +151,7 @@ def run_count(options: argparse.Namespace) -> int:
 
     if options.record:
         what = {"what": options.target} if options.target else {}
-        return count_measured.record(options.out, options.budget, options.log, **what)
+        return count_measured.record(options.out, options.budget, options.log, anew=options.anew, **what)
     sizes = {name: getattr(options, name) for name in ("batch", "heads", "causal", "dtype")}
     return count_measured.report(options.target, options.pass_, count_measured.problems(options.n, options.head_dim, **sizes))
 

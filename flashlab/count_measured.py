@@ -115,9 +115,9 @@ def _told(one: Uncounted) -> str:
     return f"{name(one)}: {'failed' if one.failed else 'not counted'}: {one.why}"
 
 
-def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None, *, what: str = "") -> int:
+def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None, *, what: str = "", anew: bool = False) -> int:
     """Count the whole grid, or lesson 09's "steps", into a file, for authors; returns the exit status, 1 if a workload failed."""
-    options = {} if budget_s is None else {"budget_s": budget_s}
+    options = ({} if budget_s is None else {"budget_s": budget_s}) | ({"anew": True} if anew else {})
     if what == "steps":
         options["parts"] = counter_records.ladder()
     with _turn():
@@ -125,5 +125,5 @@ def record(out: Path | None = None, budget_s: float | None = None, log: Path | N
     for why in dict.fromkeys((one.workload, one.pass_, one.why) for one in missing):
         cells = [one for one in missing if (one.workload, one.pass_, one.why) == why]
         print(f"{_told(cells[0])}" + (f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""))
-    print(f"{added} records were added to {path}" + (f"; {len(missing)} are missing: run it again to go on" if missing else ""))
+    print(f"{added} records were added to {path}" + (f"; {len(missing)} are missing: run it again{' without --anew' if anew else ''} to go on" if missing else ""))
     return int(any(one.failed for one in missing))

@@ -167,8 +167,9 @@ def test_recording(monkeypatch, capsys, tmp_path):
         f"5 records were added to {tmp_path}/gpu.jsonl; 3 are missing: run it again to go on\n"
     )
     assert cli.main(["count", "--record"]) == 0  # --record is --measured too
-    assert asked == [(Path("x.jsonl"), Path("ncu.log"), {"budget_s": 90.0}), (None, None, {})]
     assert capsys.readouterr().out.endswith(f"5 records were added to {tmp_path}/gpu.jsonl\n")
+    assert cli.main(["count", "--record", "--anew"]) == 0
+    assert asked == [(Path("x.jsonl"), Path("ncu.log"), {"budget_s": 90.0}), (None, None, {}), (None, None, {"anew": True})]
 
 
 def test_without_measured_it_traces_as_before(capsys):

@@ -340,6 +340,13 @@ def test_reproduce_times_and_counts_everything_and_ends_with_the_lessons(machine
     assert ran == ["doctor", *timed, "count", "count", "record"]
 
 
+def test_reproduce_measures_anew_or_goes_on(machine):
+    machine.put("python3")
+    anew, on = (machine.make("reproduce", "PYTHON=python3", *given).ran for given in ([], ["RESUME=1"]))
+    assert sum(" --anew" in line for line in anew) == 2 and sum(" --resume" in line for line in on) == 4
+    assert [line.replace(" --anew", "") for line in anew] == [line.replace(" --resume", "") for line in on]
+
+
 @pytest.mark.skipif(runtime.device() == "cuda", reason="this machine has a GPU")
 @pytest.mark.parametrize("target, what", [("test-gpu", "This"), ("record", "Recording"), ("reproduce", "This")])
 def test_without_a_gpu_the_real_targets_say_why(target, what):

@@ -202,13 +202,13 @@ def step_problems() -> list[AttentionProblem]:
 
 
 def record(
-    path: Path | None = None, *, parts: list[list[Request]] | None = None, budget_s: float = BUDGET_S, log: Path | None = None,
-    told: Callable[[str], object] = print,
+    path: Path | None = None, *, parts: list[list[Request]] | None = None, budget_s: float = BUDGET_S, anew: bool = False,
+    log: Path | None = None, told: Callable[[str], object] = print,
 ) -> tuple[Path, int, list[Uncounted]]:  # fmt: skip
     """Count the grid, or other `parts`, and add what was counted to a file, part by part; (the file, how many, what was not counted).
 
-    What the file already holds of today's code, device and versions is not counted again, so a run that was cut short goes
-    on where it ended. Raises RuntimeError as count_many does.
+    What the file already holds of today's code, device and versions is not counted again unless `anew`, so a run that was cut
+    short goes on where it ended. Raises RuntimeError as count_many does.
     """
     begun, added, missing = time.monotonic(), 0, []
     runtime.need_gpu("Recording what the counters say")
@@ -217,7 +217,7 @@ def record(
     known = {"device": device, **provenance.versions(), "ncu": ncu.version(ncu.find())}
     have = {
         key(one.counted)
-        for one in (load(path) if path.exists() else [])
+        for one in (load(path) if path.exists() and not anew else [])
         if not stale(one) and all(getattr(one, field) == value for field, value in known.items())
     }
     parts = [[one for one in part if (one[0], one[1], sizes(one[2])) not in have] for part in parts or grid()]

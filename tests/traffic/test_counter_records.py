@@ -208,6 +208,8 @@ def test_recording_goes_on_where_it_ended(gpu, folder, monkeypatch):
     assert [(what, len(requests)) for what, requests in asked] == [("compile", 2), ("count", 1), ("count", 1)]
     asked.clear()
     assert record(told=None)[1:] == (0, []) and [requests for _, requests in asked] == [[], [], []]
+    asked.clear()
+    assert record(told=None, anew=True)[1] == 98 and [(what, len(requests)) for what, requests in asked][1:] == [("count", 36), ("count", 64)]
 
 
 def test_a_part_that_fails_leaves_the_one_before_recorded(gpu, folder, monkeypatch):
