@@ -23,6 +23,7 @@ from flashlab.grading.serve import Server
 from flashlab.traffic.trace import COLUMNS, Trace
 
 MOST_REPLY = 64 << 20  # bytes of one frame
+MOST_FILES, LOOK_S = 5_000, 0.25  # files in the folder that can be written, and how often they are counted: 120,000 a second are easy
 MOST_PRINTED = 10_000  # bytes kept of what is printed; the rest is read and dropped
 
 
@@ -157,7 +158,9 @@ class Session:
             self.deadline, left = time.monotonic() + self.limits.wall_s, self.limits.wall_s
         if left <= 0:
             raise Gone(Fault("TimeLimit", f"it ran longer than {self.limits.wall_s:g} s and was stopped"))
-        ready = {key.fileobj for key, _ in self.wait.select(left)}
+        if sandbox.files_made(self.process) > MOST_FILES:
+            raise Gone(Fault("FileLimit", f"it made more than {MOST_FILES:,} files and was stopped"))
+        ready = {key.fileobj for key, _ in self.wait.select(min(left, LOOK_S))}
         if self.process.stderr in ready:
             part = self._read(self.process.stderr)
             self.printed += part[: MOST_PRINTED - len(self.printed)] if len(self.printed) < MOST_PRINTED else b""
