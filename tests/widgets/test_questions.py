@@ -71,7 +71,7 @@ RIGHT = [
         [
             "acc is divided once, not in each step",
             "queries are shared out among programs, and o stays in registers",
-            "tiles that the causal mask hides are skipped, and whole ones not compared",
+            "queries, not keys, are split among a program's warps",
         ],
     ),
     ("making_it_fast", "Why does `place` start", ["So that no long program runs alone at the end while the rest of the GPU stands still."]),

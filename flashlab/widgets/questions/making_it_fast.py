@@ -34,10 +34,11 @@ QUESTIONS = [
         right={
             "queries are shared out among programs, and o stays in registers": "So a few heads fill the GPU, and o is written once.",
             "acc is divided once, not in each step": "Fewer operations that are no matrix product.",
-            "tiles that the causal mask hides are skipped, and whole ones not compared": "Its section 3.1.1.",
+            "queries, not keys, are split among a program's warps": "So warps need not add up their parts through shared memory.",
         },
         wrong={
             "it computes fewer scores exactly": "Both are exact.",
+            "tiles that the causal mask hides are skipped": "FlashAttention-1's kernel skips them, too.",
             "it uses fp8": "That is FlashAttention-3, as an option.",
         },
     ),
