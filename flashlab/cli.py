@@ -70,8 +70,8 @@ def parser() -> argparse.ArgumentParser:
     count.set_defaults(call=run_count)
 
     bench = commands.add_parser("bench", help="time our kernels beside PyTorch's and others on this GPU, or compare two results")
-    what = "a pass on the grid, time and memory up to n = 131,072, lesson 09's ladder, lab 1's lengths, or two files of results"
-    bench.add_argument("what", choices=("forward", "backward", "growth", "steps", "lengths", "compare"), help=what)
+    what = "a pass on the grid, time and memory up to n = 131,072, lesson 09's ladder, lab 1's lengths, or two files of results (default: forward)"
+    bench.add_argument("what", nargs="?", default="forward", choices=("forward", "backward", "growth", "steps", "lengths", "compare"), help=what)
     bench.add_argument("files", nargs="*", type=Path, metavar="FILE", help="for compare: OLD.jsonl NEW.jsonl")
     bench.add_argument("--quick", action="store_true", help="fewer sizes and peers: an answer within a minute")
     bench.add_argument("--out", type=Path, metavar="FILE", help="where results are added (default: the GPU's file in flashlab/bench/recorded/, else here)")

@@ -1,6 +1,6 @@
 """`flashlab bench`: time the peers on the grid, keep the results, and show them as tables, CSV and figures.
 
-    flashlab bench forward --quick                     an answer within a minute
+    flashlab bench --quick                             the forward pass, an answer within a minute
     flashlab bench backward --device cuda:1 --part 2/2     the second half of the grid, on the second GPU
     flashlab bench forward --resume                    goes on where an interrupted run of today stopped
     flashlab bench steps                               lesson 09's ladder, in under a minute
@@ -36,6 +36,10 @@ from flashlab.problem import AttentionProblem
 # What answers within a minute, compiling included.
 QUICK_HEAD_DIMS, QUICK_LENGTHS, QUICK_BUDGET_MS = (64, 128), (1024, 4096, 16384), 30
 QUICK_PEERS = ("triton", "triton/fused", "sdpa-flash", "sdpa-cudnn")
+_SWEEP = ("quick", "out", "peers", "device", "part", "resume", "csv", "figures")
+TAKES = {  # the options of each
+    "forward": (*_SWEEP, "head-dim"), "backward": (*_SWEEP, "head-dim"), "growth": _SWEEP, "lengths": (*_SWEEP, "page"), "steps": ("out", "device"), "compare": (),
+}  # fmt: skip
 
 
 def bench(
@@ -54,14 +58,14 @@ def bench(
     page: Path | None = None,
 ) -> int:
     """Run one `flashlab bench`; returns the exit status, 1 if a peer failed or, for compare, if a cell got slower."""
+    given = {"quick": quick, "out": out, "peers": names, "head-dim": head_dims, "device": device, "part": part != "1/1", "resume": resume, "csv": csv, "figures": figures, "page": page}
+    for option in [option for option, value in given.items() if value and option not in TAKES[what]]:
+        takers = ", ".join(one for one in TAKES if option in TAKES[one])
+        raise error("bench_option", what=what, given=option, takers=takers, allowed=", ".join(f"--{one}" for one in TAKES[what]) or "two files")
     if what == "compare":
         return _compare(files)
     if files:
         raise error("bench_files", what=what, given=" ".join(map(str, files)))
-    if head_dims and what not in PASSES:
-        raise error("bench_head_dim", what=what)
-    if page and what != "lengths":
-        raise error("bench_page", what=what)
     if what == "steps":
         return steps.run(out, device=device if runtime.device() == "cpu" else _checked(device or runtime.device()))
     if runtime.device() == "cpu":
@@ -192,22 +196,33 @@ def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path 
 
 
 def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, ceiling: ceilings.Ceilings | None) -> None:
-    of_pass = lengths.on_grid(found) if what == "lengths" else [one for one in found if what == "growth" or one.pass_ == what]
+    mine = _about(what, found)
     if what == "lengths":
         texts = [length_lab.report(found)]
     elif what == "growth":
         texts = [growth_table(found, pass_) for pass_ in PASSES]
     else:
-        texts = [report(found, what), shares([one for one in records.on_grid(of_pass) if records.is_ours(one.kernel)], ceiling)]
+        texts = [report(found, what), shares([one for one in mine if records.is_ours(one.kernel)], ceiling)]
     print("", *texts, sep="\n\n")
     if csv:
-        write_csv(of_pass, csv, ceiling)
-        print(f"\n{len(of_pass)} lines were written to {csv}")
+        write_csv(mine, csv, ceiling)
+        print(f"\n{len(mine)} lines were written to {csv}")
     if page:
         fill(page, found)
         print(f"\nthe table of {page} was filled")
     if figures:
         from flashlab.bench.gallery import draw_all  # not at the top: matplotlib is slow to load
 
-        for path in draw_all(of_pass, what, figures, ceiling):
+        for path in draw_all(mine, what, figures, ceiling):
             print(f"drawn: {path}")
+
+
+def _about(what: str, found: list[Record]) -> list[Record]:
+    """The newest records of that grid alone: a file holds those of all."""
+    if what == "lengths":
+        return records.latest(lengths.on_grid(found))
+    if what == "growth":
+        devices = dict.fromkeys(one.device for one in found)
+        lines = [records.growing([one for one in found if one.device == device], pass_) for device in devices for pass_ in PASSES]
+        return [one for line in lines for kernel in line.values() for one in kernel]
+    return records.latest(one for one in records.on_grid(found) if one.pass_ == what)

@@ -11,7 +11,7 @@ from flashlab import cli, provenance, runtime
 from flashlab.bench import ceilings, command, lengths, records, sweep
 from flashlab.bench.ceilings import Ceilings
 from flashlab.bench.peers import PEERS, Peer
-from flashlab.bench.records import load
+from flashlab.bench.records import load, on_grid
 from flashlab.bench.sweep import GROWTH, grid
 from flashlab.bench.timing import Timing
 from flashlab.errors import error
@@ -115,9 +115,11 @@ def test_the_place_of_a_cell_names_what_the_grid_varies():
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["lengths", "--head-dim", "64"], "flashlab: lengths has head dimensions of its own; --head-dim is for forward and backward. Leave it out.\n"),
-        (["growth", "--head-dim", "64"], "flashlab: growth has head dimensions of its own"),
-        (["forward", "--page", "x.md"], "flashlab: forward fills no page. Only lengths does: flashlab bench lengths --page notebooks/labs/lab1_speedup_vs_length.md.\n"),
+        (["steps", "--head-dim", "64"], "flashlab: steps can do nothing with --head-dim, which is for forward, backward; it takes --out, --device. Leave --head-dim out.\n"),
+        (["growth", "--head-dim", "64"], "flashlab: growth can do nothing with --head-dim"),
+        (["forward", "--page", "x.md"], "flashlab: forward can do nothing with --page, which is for lengths; it takes --quick, "),
+        *((["steps", f"--{option}", *value], f"flashlab: steps can do nothing with --{option}") for option, *value in (["quick"], ["part", "9/2"], ["resume"], ["csv", "x"], ["figures", "x"], ["peers", "triton"])),
+        (["compare", "a", "b", "--quick"], "flashlab: compare can do nothing with --quick, which is for forward, backward, growth, lengths; it takes two files. Leave --quick out.\n"),
         (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
         (["forward", "--head-dim", "96"], "flashlab: the grid has no head_dim 96; it has 64, 128, 256."),
         (["forward", "--part", "3/2"], "flashlab: part '3/2' is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another.\n"),
@@ -229,12 +231,28 @@ def test_csv_and_figures_of_what_is_recorded(tmp_path, capsys):
     assert cli.main(["bench", "forward", "--csv", str(tmp_path / "x.csv"), "--figures", str(tmp_path / "figures")]) == 0
     with (tmp_path / "x.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert len(lines) == sum(one.pass_ == "forward" for one in load())
+    cells = [(one["device"], one["kernel"], one["head_dim"], one["n_q"], one["causal"]) for one in lines]
+    assert len(set(cells)) == len(cells) == len({(one.device, one.kernel, one.problem) for one in on_grid(load()) if one.pass_ == "forward"})
     assert {"kernel", "pass", "bytes_per_s", "roofline_share", "peak_bytes", "stale"} <= set(lines[0]) and "pass_" not in lines[0]
     names = {path.stem.removeprefix("nvidia-h200-forward-") for path in (tmp_path / "figures").iterdir()}
     kinds, masks = ("tflops", "speedup", "memory", "roofline"), ("full", "causal")
     counted = {f"bytes-{d}-{mask}" for d in (64, 128) for mask in masks}
     assert names == {f"{kind}-{d}-{mask}" for kind in kinds for d in (64, 128, 256) for mask in masks} | counted
+
+
+def test_csv_of_growth_holds_growth_alone(tmp_path, capsys):
+    if device() != "cpu":
+        pytest.skip("a GPU would time")
+    assert cli.main(["bench", "growth", "--csv", str(tmp_path / "x.csv")]) == 0
+    with (tmp_path / "x.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert lines and {(one["batch"], one["heads"], one["head_dim"], one["causal"]) for one in lines} == {("1", "16", "128", lines[0]["causal"])}
+    assert {int(one["n_q"]) for one in lines} <= set(GROWTH) and len(lines) < 30
+
+
+def test_without_a_word_it_is_the_forward_pass(as_on_a_gpu):
+    assert cli.main(["bench", "--quick"]) == 0
+    assert [pass_ for _, pass_, *_ in as_on_a_gpu] == ["forward"]
 
 
 def test_compare_says_what_got_slower_and_exits_1(tmp_path, capsys):
