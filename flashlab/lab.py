@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Mapping
 
 from flashlab import runtime
 from flashlab.copies import find_course, sync, work_folder
@@ -60,9 +63,9 @@ def command(root: Path, *, port: int | None = None, browser: bool = True, extra:
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment: our settings before those that were there."""
-    paths = [str(CONFIG), *filter(None, [inherited.get("JUPYTER_CONFIG_PATH")])]
-    return {**inherited, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths)}
+    """The server's environment: our settings before those that were there, and `flashlab` on the PATH of its terminals and cells."""
+    ours = {"JUPYTER_CONFIG_PATH": str(CONFIG), "PATH": str(Path(sys.executable).parent)}
+    return {**inherited, **{name: os.pathsep.join(filter(None, [path, inherited.get(name)])) for name, path in ours.items()}}
 
 
 def lab(
@@ -88,8 +91,22 @@ def lab(
     runtime.announce()
     sys.stdout.flush()
     server = subprocess.Popen(line, env=environment(os.environ))
-    while True:
-        try:
-            return server.wait()
-        except KeyboardInterrupt:  # JupyterLab got it too and asks whether to shut down; subprocess.call would kill it
-            pass
+    with _ends_with_us(server):
+        while True:
+            try:
+                return server.wait()
+            except KeyboardInterrupt:  # JupyterLab got it too and asks whether to shut down; subprocess.call would kill it
+                pass
+
+
+@contextmanager
+def _ends_with_us(server: subprocess.Popen) -> Iterator[None]:
+    """Who ends this command ends JupyterLab, which would go on without it. Only a main thread may take a signal."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

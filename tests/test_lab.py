@@ -85,7 +85,9 @@ def test_root_is_allowed_as_in_a_container(folder, monkeypatch, user, allowed):
 
 
 def test_our_settings_come_before_those_that_were_there():
-    assert environment({"A": "b"}) == {"A": "b", "JUPYTER_CONFIG_PATH": str(CONFIG)}
+    scripts = str(Path(sys.executable).parent)
+    assert environment({"A": "b"}) == {"A": "b", "JUPYTER_CONFIG_PATH": str(CONFIG), "PATH": scripts}
+    assert environment({"PATH": "/usr/bin"})["PATH"] == f"{scripts}{os.pathsep}/usr/bin"
     assert environment({"JUPYTER_CONFIG_PATH": "/theirs"})["JUPYTER_CONFIG_PATH"] == f"{CONFIG}{os.pathsep}/theirs"
 
 
@@ -227,8 +229,12 @@ def test_a_real_jupyterlab_opens_lesson_00_keeps_its_token_and_asks_nothing(tmp_
         assert "@jupyterlab/apputils-extension:announcements" in settings["disabledExtensions"]
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/api/contents")
+        server.terminate()  # flashlab alone is told to end, and takes JupyterLab with it
+        server.wait(timeout=30)
+        assert not port_fault(port)
     finally:
         overdue.cancel()
-        os.killpg(server.pid, 15)
+        with contextlib.suppress(ProcessLookupError):  # the usual case: both have ended
+            os.killpg(server.pid, 15)
         server.stdout.close()
         server.wait(timeout=30)

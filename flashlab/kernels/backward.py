@@ -154,7 +154,7 @@ def keys_kernel(
         head = kv_head * GROUP + g
         lo, hi, full_lo, full_hi = query_range(MASKS, mask_params, batch, head, first, last, past, n_k)
         if LAYOUT.ragged:
-            full_hi = tl.where(first + BLOCK_K <= n_k, full_hi, full_lo)  # a key tile that passes the end is never whole
+            full_hi = tl.where(first + BLOCK_K <= n_k, full_hi, full_lo)  # keys past the end are 0, and exp2(0 - lse) may be inf
         lo, full_lo, full_hi, hi = tile_edges(lo - past, hi - past, full_lo - past, full_hi - past, n_q, BLOCK_Q)  # rows of q
         if LAYOUT.ragged or LIMITED:
             dk_tile, dv_tile = over_queries(

@@ -20,7 +20,8 @@ loads by i must mask such loads. i and j never pass n_k - 1. Each function is op
     key_range(batch, head, first, last, begin, end)      for queries first to last, both included: (lo, hi, full_lo,
                                                          full_hi); no key outside lo to hi - 1 is seen by any of them,
                                                          each key from full_lo to full_hi - 1 by all; begin to end - 1
-                                                         are all keys. Tiles outside are skipped.
+                                                         are all keys. Tiles outside are skipped. For a mask
+                                                         with `visible`: without it every key is seen.
     query_range(batch, head, first, last, begin, end)    the same for keys first to last; begin to end - 1 are all queries
     score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units
     dscore(score, batch, head, i, j)                     its derivative at the old score; needed for gradients

@@ -48,7 +48,7 @@ def row_maximum(scores):
 
 @triton.jit
 def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True):
-    """Take one more tile of scores (in units of ln 2 / unit) into the running row_max and row_sum of each row.
+    """Take one more tile of scores (score · unit is an exponent of two) into the running row_max and row_sum of each row.
 
     BLIND: a row may not have seen a key yet, so its maximum may be -inf.
     """
