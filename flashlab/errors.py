@@ -293,6 +293,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "port_number": (ValueError, "{given} is no port: a port is a whole number from 1 to 65535. Pass e.g. --port 8888."),
     "port_closed": (OSError, "port {given} is closed to you: ports below 1024 are for root. Pass one from 1024 up, e.g. --port 8888."),
     "exercise": (LookupError, "no exercise is called {given!r}; there are: {allowed}."),
+    "no_solutions": (FileNotFoundError, "{given} has no solutions/, from which exercises are made: it is a class's copy. Use the instructor's course."),
     "release": (RuntimeError, "{given} cannot be released: {why}. Mend the solution notebook, then make exercises."),
     "submission": (ValueError, "{given} cannot be marked: {why}. Hand in the notebook of the exercise, saved by Jupyter."),
     "no_solution_cell": (ValueError, "{given} has no cell that defines {needed}. Put the cell of the exercise back and fill it in."),

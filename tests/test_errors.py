@@ -143,6 +143,7 @@ def test_every_line_is_raised_somewhere_and_nothing_else_is():
     assert not set(ERRORS) - raised, "in the table, but never raised"
 
 
+@pytest.mark.skipif(not (ROOT / "tests/grading").is_dir(), reason="a class's copy lacks the tests of the grading")
 def test_every_line_has_a_test_here_or_in_the_tests_of_the_module_that_raises_it():
     elsewhere = "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")) if path != Path(__file__))
     elsewhere = re.sub(r"""["']\s*\n\s*f?["']""", "", elsewhere)  # a text written over several lines, as one

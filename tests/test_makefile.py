@@ -377,6 +377,8 @@ def test_the_conda_route_takes_python_from_conda_and_the_rest_from_pyproject():
 
 def test_ci_requires_the_browser_and_runs_make_test():
     script = ROOT / ".ci" / "run"
+    if not script.exists():
+        pytest.skip("this is a class's copy")
     lines = script.read_text().splitlines()
     assert os.access(script, os.X_OK) and "set -euo pipefail" in lines
     assert lines[-2:] == ["export FLASHLAB_REQUIRE_BROWSER=1", "make test"]

@@ -10,9 +10,11 @@ in its folder files/ (data a student needs). hidden.py and rubrics stay.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 from flashlab.errors import error
@@ -21,7 +23,9 @@ STUB = "raise NotImplementedError  # your code here, in place of this line"
 ANSWER = "*Your answer, in two or three sentences, in place of this line.*"
 LEAKS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN HIDDEN", "END HIDDEN", "BEGIN MARK SCHEME", "END MARK SCHEME")
 FILES = "files"  # the folder of an exercise that students get as it is
-PRIVATE = ("solutions", ".ci", "tests/exercises", "tests/grading", "nbgrader_config.py", "instructor.md")  # what a class does not get
+# What a class does not get, and the lines of the README that speak of it.
+PRIVATE = ("solutions", ".ci", "tests/exercises", "tests/grading", "tests/bench/test_instructor_page.py", "nbgrader_config.py", "instructor.md", "notebooks/labs/*.md")
+FOR_INSTRUCTORS = re.compile(r"<!-- instructor -->.*?<!-- /instructor -->\n*", re.DOTALL)
 
 
 def released(path: Path) -> str:
@@ -82,12 +86,14 @@ def student(course: Path, target: Path) -> int:
     """Copy what a class gets to `target`: the files git knows, without the instructor's; returns how many."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=course, capture_output=True, check=True)
     names = [name for name in listed.stdout.decode().split("\0") if name and (course / name).is_file()]
-    names = [name for name in names if not any(name == private or name.startswith(f"{private}/") for private in PRIVATE)]
+    names = [name for name in names if not any(fnmatch(name, private) or name.startswith(f"{private}/") for private in PRIVATE)]
     if target.exists():
         shutil.rmtree(target)
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(course / name, target / name)
+    readme = target / "README.md"
+    readme.write_text(FOR_INSTRUCTORS.sub("", readme.read_text()))
     return len(names)
 
 
@@ -98,6 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashlab.grading.release", description="Make exercises/ from solutions/.")
     parser.add_argument("--student", type=Path, metavar="FOLDER", help="copy the course without solutions/ to FOLDER")
     options, course = parser.parse_args(arguments), find_course()
+    if not (course / "solutions").is_dir():
+        raise error("no_solutions", given=course)
     changed = write(course)
     print(*(f"exercises/{path}" for path in changed), sep="\n" if changed else "")
     print(f"exercises/: {len(changed)} file(s) changed.")

@@ -1,7 +1,10 @@
 """release.py: what students get is made from solutions/, refuses to leak, and a class gets the course without the answers."""
 
 import json
+import os
+import re
 import subprocess
+import sys
 
 import pytest
 from exercise_cells import ROOT
@@ -78,3 +81,25 @@ def test_a_class_gets_the_course_without_solutions_and_hidden_tests(tmp_path):
     for path in files:
         if path.suffix in (".py", ".ipynb", ".md"):
             assert line not in (tmp_path / "class" / path).read_text(errors="replace"), path
+
+
+def test_a_classs_copy_is_whole(tmp_path):
+    """Its README speaks of nothing that is not there, and its tests of the commands, texts and lessons pass."""
+    if subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode:
+        pytest.skip("not a git clone")
+    course = tmp_path / "class"
+    release.student(ROOT, course)
+    readme = (course / "README.md").read_text()
+    assert "solutions/" not in readme and "instructor" not in re.sub(r"`[^`]*`", "", readme) and "\n\n\n" not in readme
+    assert [link for link in re.findall(r"\]\(([^)#:]+)\)", readme) if not (course / link).exists()] == []
+    assert not list((course / "notebooks/labs").glob("*.md"))
+    tests = [str(course / "tests" / name) for name in ("test_readme.py", "test_errors.py", "test_makefile.py", "notebooks")]
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=course, env=os.environ | {"PYTHONPATH": str(course)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_without_solutions_nothing_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("flashlab.copies.find_course", lambda: tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        release.main([])
+    assert str(caught.value) == f"{tmp_path} has no solutions/, from which exercises are made: it is a class's copy. Use the instructor's course."

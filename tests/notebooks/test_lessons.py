@@ -170,7 +170,7 @@ def test_a_lesson_has_its_parts(path):
 
 
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
-def test_a_lab_has_its_parts_and_a_page_for_the_instructor(path):
+def test_a_lab_has_its_parts(path):
     notebook = read(path)
     nbformat.validate(notebook)
     text, code = words(notebook), [cell.source for cell in notebook.cells if cell.cell_type == "code"]
@@ -179,10 +179,16 @@ def test_a_lab_has_its_parts_and_a_page_for_the_instructor(path):
     guesses = {name for source in code for name in re.findall(r"^(\w+) = predict\(", source, re.M)}
     assert guesses and all(any(f"{name}.reveal(" in source for source in code) for name in guesses)
     assert 35 <= len(notebook.cells) <= 80 and len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+    assert path.with_suffix(".md").name not in text  # the answers stay with the instructor
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_a_lab_has_a_page_for_the_instructor(path):
+    if not (path.parents[2] / "instructor.md").exists():
+        pytest.skip("this is a class's copy")
     page = path.with_suffix(".md").read_text()
     for part in ("**Goal.**", "**Minutes.**", "## Expected ranges", "## Discussion, with answers", "## What goes wrong"):
         assert part in page, f"{path.stem}.md lacks {part}"
-    assert path.with_suffix(".md").name not in text  # the answers stay with the instructor
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
