@@ -51,7 +51,8 @@ def student_page(record: dict) -> str:
     """What one student reads: each test with its points, and for a failure the input, theirs, expected and what it usually means."""
     parts = [f"<p><b>{record['points']} of {record['possible']} points</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
     if record.get("words"):
-        parts.append(f"<p>Answers in words: <b>{in_words(record)}</b>.</p>")
+        more = f"; {record['words']:g} points possible" if record.get("by_hand") is None else " points"
+        parts.append(f"<p>Answers in words: <b>{in_words(record)}</b>{more}.</p>")
     if record["problem"]:
         parts.append(f"<section class='failed'><p>{escaped(record['problem'])}</p></section>")
     first = next((test["name"] for test in record["tests"] if not test["passed"]), "")
@@ -64,7 +65,7 @@ def student_page(record: dict) -> str:
 def in_words(record: dict) -> str:
     """Points of the answers in words, which a person gives: "1.5 of 2", or that there are none yet."""
     hand = record.get("by_hand")
-    return f"not graded yet ({record['words']:g} points)" if hand is None else f"{hand:g} of {record['words']:g} points"
+    return "not graded yet" if hand is None else f"{hand:g} of {record['words']:g}"
 
 
 def printed(record: dict) -> str:

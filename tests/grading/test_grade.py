@@ -68,7 +68,7 @@ def test_words_that_nobody_graded_are_said_to_count_as_0(graded):
     folder, said, _ = graded
     sentence = "2 of 12 points are for answers in words; 4 of 4 students have none yet: grades_canvas.csv counts them 0."
     assert sentence in said and sentence in (folder / "out/class.html").read_text()
-    assert "Answers in words: <b>not graded yet (2 points)</b>" in (folder / "out/reports/roejohn_13.html").read_text()
+    assert "Answers in words: <b>not graded yet</b>; 2 points possible." in (folder / "out/reports/roejohn_13.html").read_text()
 
 
 def test_grades_csv_says_where_each_failed_and_what_that_usually_means(graded):

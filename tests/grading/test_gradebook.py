@@ -13,6 +13,7 @@ import pytest
 from class_of import notebook, solution
 from exercise_cells import ROOT
 
+from flashlab import cli
 from flashlab.grading import gradebook, marks, sandbox
 from flashlab.grading.exercise import find
 from flashlab.grading.grade import grade
@@ -72,6 +73,10 @@ def test_no_answer_runs_in_the_graders_browser(course):
 def test_instructor_md_gives_the_commands_of_this_test():
     text = (ROOT / "instructor.md").read_text()
     assert "nbgrader generate_assignment --force e04_flash_forward" in text and "nbgrader autograde e04_flash_forward" in text
+    command = "flashlab grade submissions.zip --exercise e04 --out grades/ --roster canvas.csv"
+    for more in ("", " --submitted submitted/", " --gradebook gradebook.db"):
+        assert f"{command}{more}\n" in text.replace(" \n", "\n")
+        cli.parser().parse_args(f"{command}{more}".split()[1:])
 
 
 def test_marks_given_by_hand_come_out(course):
@@ -120,7 +125,7 @@ def test_points_given_by_hand_reach_canvas_under_other_names(course, tmp_path):
         assert words in said.getvalue()
         assert words.partition(str(tmp_path))[2] in (tmp_path / "out/class.html").read_text()
     assert {path.name for path in (tmp_path / "submitted").iterdir()} == set(rows)
-    assert "<b>1.5 of 2 points</b>" in (tmp_path / "out/reports/alicex_1001.html").read_text()
+    assert "<b>1.5 of 2</b> points." in (tmp_path / "out/reports/alicex_1001.html").read_text()
 
 
 def test_points_given_by_hand_to_nobody_here_are_said_and_make_the_status_1(course, tmp_path):
