@@ -22,7 +22,7 @@ a { color: var(--link) } h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-s
 section > h2 { margin-top: 0 } bdi, td, pre { unicode-bidi: isolate }
 .wide { overflow-x: auto } table { border-collapse: collapse; min-width: 50% } thead th { border-bottom: 2px solid var(--line); color: var(--quiet); font-weight: 600 }
 td, th { padding: .3rem .8rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: normal }
-.number { text-align: right; font-variant-numeric: tabular-nums }
+.line { white-space: nowrap } .number { text-align: right; font-variant-numeric: tabular-nums }
 pre { background: var(--box); padding: .6rem .8rem; border-radius: 4px; overflow-x: auto; white-space: pre-wrap; font-size: .9rem; line-height: 1.4 }
 summary { cursor: pointer; color: var(--quiet) } .numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 0 1rem }
 .numbers > .input { grid-column: 1 / -1 }
@@ -96,7 +96,7 @@ def class_page(exercise, records: list[dict], left_out: list[tuple[str, str]], a
     middle = f"{statistics.median([record['points'] for record in records] or [0]):g}"
     rows = [
         (
-            f"<a href='reports/{escaped(record['slug'])}.html'>{escaped(record['student'])}</a>", str(record["points"]), in_words(record) if record.get("words") else "",
+            f"<a href='reports/{escaped(record['slug'])}.html'>{escaped(record['student'])}</a>", str(record["points"]), f"<span class='line'>{in_words(record)}</span>" if record.get("words") else "",
             escaped(record["first_failure"]), escaped(usually(record)), "late" if record["late"] else "",
         )
         for record in records

@@ -64,7 +64,7 @@ def test_the_input_comes_first_then_theirs_and_expected_side_by_side():
 def test_points_given_by_hand_reach_the_student(hand, said, score):
     one = full_record(words=2, by_hand=hand)
     assert f"Answers in words: <b>{said}</b>" in report.student_page(one)
-    assert f"<td>{said}</td>" in report.class_page(find("e04"), [one], [], [], "", "")
+    assert f"<td><span class='line'>{said}</span></td>" in report.class_page(find("e04"), [one], [], [], "", "")
     result = json.loads(report.gradescope(one))
     assert result["score"] == score and result["tests"][-1]["name"] == "answers in words"
     assert (result["tests"][-1]["score"], result["tests"][-1]["max_score"], result["tests"][-1]["output"]) == (hand or 0, 2, "" if hand is not None else "not graded yet")
