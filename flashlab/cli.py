@@ -99,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     grade.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER", help="where results go (default: grades/)")
     grade.add_argument("--roster", type=Path, metavar="CANVAS.csv", help="Canvas's gradebook export; also writes grades_canvas.csv")
     grade.add_argument("--gradebook", type=Path, metavar="gradebook.db", help="nbgrader's: marks given by hand come from it, ours go into it")
+    grade.add_argument("--submitted", type=Path, metavar="FOLDER", help="also write the notebooks as nbgrader wants them: FOLDER/STUDENT/EXERCISE/")
     grade.add_argument("--jobs", type=int, default=2, help="submissions marked at once (default: 2)")
     grade.add_argument("--unsafe", action="store_true", help="mark without a sandbox where bwrap does not work")
     grade.set_defaults(call=run_grade)
@@ -181,7 +182,8 @@ def run_grade(options: argparse.Namespace) -> int:
     from flashlab.grading.grade import grade
 
     return grade(
-        options.submissions, options.exercise, options.out, roster=options.roster, gradebook=options.gradebook, jobs=options.jobs, unsafe=options.unsafe,
+        options.submissions, options.exercise, options.out, roster=options.roster, gradebook=options.gradebook, tree=options.submitted,
+        jobs=options.jobs, unsafe=options.unsafe,
     )  # fmt: skip
 
 

@@ -302,6 +302,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "submissions_kind": (ValueError, "{given} is neither a folder nor a zip. Pass a folder of notebooks, or the zip of Canvas or Moodle."),
     "roster": (ValueError, "{given} is no gradebook of Canvas: {why}. Export it in Canvas under Grades, Export, and pass that file."),
     "gradebook": (ValueError, "nbgrader's gradebook {given} cannot be used: {why}. Pass the gradebook.db of this course, or leave --gradebook out."),
+    "submitted": (ValueError, "{given} cannot be written for nbgrader: {why}. Or leave --submitted out."),
     "no_sandbox": (
         RuntimeError,
         "students' code is marked in a sandbox only, and here {why}. {fix}. To mark without one all the same, where nothing can be lost:"

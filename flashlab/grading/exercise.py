@@ -81,7 +81,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Finding:
-    """Why a test failed: what differs, and the misconception (a name of grading.misconceptions) it usually means."""
+    """Why a test failed: what differs, and the misconception (a name of grading.misconceptions) it usually means.
+
+    `kind` is the exception's, where the call ended with one: NameError, TimeLimit; or why there was no call.
+    """
 
     what: str
     misconception: str | None = None
@@ -89,6 +92,7 @@ class Finding:
     input: str = ""
     theirs: str = ""
     expected: str = ""
+    kind: str = ""
 
 
 Judge = Callable[[Call, Answer], "Finding | None"]

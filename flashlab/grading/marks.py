@@ -121,12 +121,12 @@ def _on_gpu(test: Test, call: Call, session: Session) -> Finding | None:
 
 def _unreadable(test: Test, faults: dict[str, str]) -> Outcome | None:
     why = faults.get(test.function)
-    return Outcome(test, Finding(f"the cell of {test.function} cannot be run: {why}")) if why else None
+    return Outcome(test, Finding(f"the cell of {test.function} cannot be run: {why}", kind="Magic" if "is the magic" in why else "SyntaxError")) if why else None
 
 
 def _outcome(test: Test, cells: dict, sources: list[str], sessions: dict, limits: Limits | None) -> Outcome:
     if test.function not in cells:
-        return Outcome(test, Finding(f"no cell defines {test.function}", hint=f"Put def {test.function}(...) back into its cell."))
+        return Outcome(test, Finding(f"no cell defines {test.function}", hint=f"Put def {test.function}(...) back into its cell.", kind="NoFunction"))
     for call in test.calls:
         finding = _finding(test, call, sources, cells, sessions, limits)
         if finding:
@@ -188,9 +188,9 @@ def of_fault(fault: Fault, call: Call) -> Finding:
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
         name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load" if "would read" in fault.text else "out-of-bounds store"
         if not name:
-            return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call))
+            return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call), kind=fault.kind)
     hint = MISFIT if call.grid and "incompatible dimensions" in fault.text else HINTS.get(fault.kind, "")
-    return Finding(str(fault), name, hint, input=input_of(call))
+    return Finding(str(fault), name, hint, input=input_of(call), kind=fault.kind)
 
 
 def _between_rows(text: str, call: Call) -> bool:
