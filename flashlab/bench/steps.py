@@ -23,7 +23,7 @@ from flashlab.bench import peers, records, sweep
 from flashlab.bench.ladder import Ladder
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import Missing
-from flashlab.bench.timing import device_name
+from flashlab.bench.timing import current, device_name
 from flashlab.bench.turn import turn
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
@@ -76,7 +76,7 @@ def timed(names: Sequence[str], problems: Iterable[AttentionProblem], *, device:
     device, date = device or runtime.device(), date or sweep.now()
     chosen = [peers.PEERS[BESIDE], *(PEERS[f"steps/{name}"] for name in names)]
     for p in problems:
-        with turn(device):
+        with turn(device), current(device):
             faults = {peer.name: _fault(peer, p, device) for peer in chosen}
         yield from (Missing(name, "forward", p, why, failed=True) for name, why in faults.items() if why)
         right = [peer for peer in chosen if not faults[peer.name]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -115,6 +116,27 @@ def test_a_step_that_raises_is_named():
         raise RuntimeError("out of resource: shared memory")
 
     assert steps._fault(peers.Peer("steps/x", raises), SMALL, runtime.device()) == "RuntimeError: out of resource: shared memory"
+
+
+def test_a_step_is_checked_in_its_turn_and_on_its_own_gpu(monkeypatch):
+    """A launch without a device of its own goes to the current GPU: for cuda:1 that must be cuda:1, or it gets another GPU's addresses."""
+    held = []
+
+    @contextmanager
+    def holding(what, device):
+        held.append((what, device))
+        yield
+        held.pop()
+
+    def fault(peer, p, device):
+        assert held == [("turn", "cuda:1"), ("current", "cuda:1")]
+        return "not run"
+
+    for what in ("turn", "current"):
+        monkeypatch.setattr(steps, what, partial(holding, what))
+    monkeypatch.setattr(steps, "_fault", fault)
+    monkeypatch.setattr(steps.sweep, "sweep", lambda *_, **__: iter(()))
+    assert [one.why for one in steps.timed(["library"], [SMALL], device="cuda:1")] == ["not run"] * 2 and held == []
 
 
 def test_nan_is_wrong():
