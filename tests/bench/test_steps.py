@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -225,6 +226,21 @@ def test_what_the_parts_of_a_gpu_need_at_least():
         least = ladder.least_ms(steps.problem(head_dim))
         assert least["exponentials"] / least["tensor cores"] == pytest.approx(share, abs=1e-3)
         assert least["DRAM"] / least["tensor cores"] == pytest.approx(0.201, abs=1e-3)
+
+
+def test_who_may_not_write_to_a_shared_installation_gets_a_file_of_their_own(kept, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    for name, instead in (("compile_kinds", lambda *_: None), ("timed", lambda *_, **__: [made("steps/fold", 1.25)]), ("device_name", lambda device: "NVIDIA H200")):
+        monkeypatch.setattr(steps, name, instead)
+    before = (kept / "nvidia-h200.jsonl").read_text()
+    monkeypatch.setattr(records.os, "access", lambda path, mode: False)
+    monkeypatch.chdir(tmp_path)
+    assert steps.run(device="cuda") == 0 and (kept / "nvidia-h200.jsonl").read_text() == before
+    said = capsys.readouterr().out
+    own = Path("steps", "nvidia-h200.jsonl")  # not where `flashlab bench forward` keeps its own: these are of another grid
+    assert f"records were added to {own}" in said and "steps/fold, head_dim 128: 1.250 ms" in said and [one.time_ms for one in records.load(own)] == [1.25]
+    monkeypatch.setattr(records.os, "access", lambda path, mode: True)
+    assert steps.run(device="cuda") == 0 and (kept / "nvidia-h200.jsonl").read_text() != before
 
 
 def test_the_command_shows_what_is_recorded_where_the_gpu_stays_taken_and_knows_its_gpus(kept, capsys, monkeypatch):
