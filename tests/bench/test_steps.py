@@ -145,6 +145,32 @@ def test_nan_is_wrong():
     assert "differs from float64 by nan" in steps.wrong(nan, SMALL, runtime.device())
 
 
+def test_with_a_gpu_the_steps_are_timed_and_what_is_missing_is_named(nothing, capsys, monkeypatch):
+    found = [Missing("steps/warps", "forward", steps.problem(128), "no"), made("steps/tiles", 2.0)]
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    monkeypatch.setattr(steps, "device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(steps, "timed", lambda names, problems: found)
+    table = steps.measure(["warps", "tiles"])
+    assert list(table.records.values()) == found[1:]
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "not timed: steps/warps: no" and second.startswith("measured on NVIDIA H200, 20")
+    found.pop()
+    assert steps.measure(["warps"]).records == {} and capsys.readouterr().out.endswith("\nnothing could be measured\n")
+
+
+def test_a_gpu_that_stays_taken_gives_the_recorded_steps_and_stale_ones_say_so(kept, capsys, monkeypatch):
+    def busy(*_):
+        raise error("gpu_busy", device="GPU-1", waited=5, ahead=1)
+
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    monkeypatch.setattr(steps, "timed", busy)
+    why = "recorded on NVIDIA H200, 2026-11-30 (GPU-1 was still taken after 5 s, with 1 before you)"
+    assert steps.measure(["tiles"])["tiles"].record.time_ms == 2.0 and capsys.readouterr().out == f"{why}\n"
+    monkeypatch.setattr(records, "stale", lambda one: one.kernel == "steps/tiles")
+    steps.measure(["tiles"])
+    assert capsys.readouterr().out == f"{why}; stale, its code has changed since\n"
+
+
 # -- what explains a step ----------------------------------------------------------------------------------------------------
 def test_bytes_are_the_closed_forms_and_the_order_changes_only_dram():
     p = steps.problem(128)
