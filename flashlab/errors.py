@@ -145,6 +145,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " {shape} and strides {strides}, has no such element; {outside:,} of the {lanes:,} lanes that no mask switches off"
         " are outside. Mask them off, e.g. mask=index < n.",
     ),
+    "trace_strides": (
+        ValueError,
+        "{tensor}, of shape {shape} and strides {strides}, has elements that only a list of them all tells from what lies between,"
+        " and a list of {given:,} is too long; at most {most:,} are listed. Pass {tensor}.contiguous(), or a smaller part.",
+    ),
     "trace_no_tensor": (
         TypeError,
         "{kernel} would {verb} memory ({line}), but none of its arguments is a tensor. Pass tensors, not addresses.",
