@@ -48,7 +48,7 @@ def values(
                 named = recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer)
                 return Finding(
                     f"{what}; {unwritten}" if unwritten else what, named or ("never written" if unwritten else None), input=input_of(call),
-                    **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed)))),
+                    **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed), atol, rtol))),
                 )  # fmt: skip
         return None
 
@@ -168,12 +168,11 @@ def input_of(call: Call) -> str:
     return f"{call}\n{shown(call.inputs)}" if sum(array.size for array in call.inputs.values()) < MOST_BY_HAND else str(call)
 
 
-def _side_by_side(name: str, got, needed: np.ndarray) -> tuple[str, str]:
-    """The answer and what it must be, as text; of several matrices only the first that differs."""
+def _side_by_side(name: str, got, needed: np.ndarray, atol: float, rtol: float) -> tuple[str, str]:
+    """The answer and what it must be, as text; of several matrices only the first that differs by more than is allowed."""
     if needed.ndim == 3 and got is not None and got.shape == needed.shape:
-        differing = [head for head in range(len(needed)) if not np.allclose(got[head].astype(np.float64), needed[head], equal_nan=True)]
-        head = differing[0] if differing else 0
-        name, got, needed = f"{name}[{head}]", got[head], needed[head]
+        first = next((head for head in range(len(needed)) if differs(name, got[head], needed[head], atol, rtol)), 0)
+        name, got, needed = f"{name}[{first}]", got[first], needed[first]
     return shown({name: got}), shown({name: needed})
 
 

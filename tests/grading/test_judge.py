@@ -107,3 +107,11 @@ def test_inputs_are_shown_without_the_room_for_answers():
     call = Call(served={"q": np.zeros(2), "o": np.full(2, 7.0)}, stores=("o",))
     found = judge.values(lambda call: {"o": np.zeros(2)})(call, Answer({"o": np.ones(2)}))
     assert "q =" in found.input and "o =" not in found.input
+
+
+def test_of_several_heads_the_one_that_the_sentence_names_is_shown():
+    needed = np.full((3, 2, 2), 0.5)
+    got = needed + np.array([1e-5, 1.0, 1.0])[:, None, None]  # head 0 is near enough for this judge, not for np.allclose
+    found = judge.values(lambda call: {"o": needed}, atol=2e-5, rtol=2e-5)(CALL, Answer({"o": got}))
+    assert found.what.startswith("o[1, 0, 0] is 1.5; it must be 0.5")
+    assert found.theirs == "o[1] =\n[[1.5 1.5]\n [1.5 1.5]]" and found.expected.startswith("o[1] =\n[[0.5 0.5]")
