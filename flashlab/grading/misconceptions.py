@@ -12,7 +12,7 @@ MEANS: dict[str, str] = {
     "scale forgotten": "The scores were not multiplied by scale = 1/sqrt(head_dim).",
     "scale applied twice": "The scores were multiplied by scale twice; once is enough.",
     "causal mask off by one": "A query may see its own key: key j is visible where j <= i + n_k - n_q, with <=, not <, and not one more.",
-    "causal mask missing": "Every query saw every key. With causal, key j is visible to query i where j <= i + n_k - n_q.",
+    "causal mask missing": "Queries saw keys that come after them. With causal, key j is visible to query i where j <= i + n_k - n_q. Skipping tiles is not enough: the scores of a tile on the diagonal need the mask.",
     "mask with a finite number": "A masked score must be -inf, whose exp is exactly 0. A large negative number wins where every other score is even lower, or a row has no key at all.",
     "last ragged tile dropped": "The last tile is smaller than the others where the size is no multiple of the block. It was left out.",
     "padded keys not masked": "Places after the last key hold no keys. They were counted as if they did.",

@@ -61,6 +61,13 @@ MUTANTS = {
             ("cols.stop) <= last", "cols.stop) < last"),
         ],
     ),
+    "causal mask missing": (
+        "masked",
+        [
+            ("if causal and cols.start > last_key[-1]", "if False"),
+            ("            if causal:\n", "            if False:\n"),
+        ],
+    ),
     "mask with a finite number": (
         "masked",
         [
@@ -149,6 +156,7 @@ AS_WRITTEN = {
     "the tile's maximum, no rescale": ("no running max", "small", [(NEW_MAX, "scores.max(axis=1)"), (RESCALE, "np.ones(len(q_tile), exact)")]),
     "one key too many": ("causal mask off by one", "masked", [(SEEN, SEEN + " + 1")]),
     "one key too many, no tile skipped": ("causal mask off by one", "masked", [(SEEN, SEEN + " + 1"), (SKIP, "False")]),
+    "tiles skipped, but no mask in them": ("causal mask missing", "masked", [("            if causal:\n", "            if False:\n")]),
     "one key too few": ("causal mask off by one", "masked", [(SEEN, "< last_key[:, None]")]),
     "acc in float16": ("low-precision accumulator", "small", [("acc * rescale[:, None] + weights @ v_tile", "(acc * rescale[:, None] + weights @ v_tile).astype(np.float16)")]),
     "row_sum in float16": ("low-precision accumulator", "small", [("row_sum * rescale + weights.sum(axis=1)", "(row_sum * rescale + weights.sum(axis=1)).astype(np.float16)")]),
