@@ -15,7 +15,8 @@ import numpy as np
 
 from flashlab.grading.budget import within_budget
 from flashlab.grading.exercise import Answer, Call, Exercise, Finding, Test
-from flashlab.grading.judge import tiles_at_most, traffic, values
+from flashlab.grading.exercises.strides import contiguous, read, written
+from flashlab.grading.judge import hinted, tiles_at_most, traffic, values
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import model
 from flashlab.traffic.trace import Trace
@@ -23,6 +24,7 @@ from flashlab.traffic.trace import Trace
 UNTOUCHED = 7.0  # what outputs hold before
 ROUNDINGS = 8  # of a score, before it is an exponent
 FAR = 1e-4  # how near two arrays must be for one to be the other's imitation
+NEARLY = 5e-3  # scores and sums in float16 are off by less, with the numbers of these tests
 
 
 def strides_of(shape: tuple[int, int, int], layout: str) -> tuple[int, int, int]:
@@ -70,13 +72,13 @@ def halves(shift: np.ndarray, row_sum: np.ndarray) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, modulo=False, no_max=False, unmasked=False, visited=None):
+def attention(*, scale=1.0, offset=0, finite=None, topleft=False, keys=None, lse=None, mapped=None, no_max=False, unmasked=False, visited=None):
     """What standard attention in float64 gives with one thing done wrong; with nothing, the right answer."""
 
     def imitation(call: Call) -> dict[str, np.ndarray]:
         q, k, v = inputs(call)
         n_q, n_k, group, block_q, block_k = (call.options[name] for name in ("n_q", "n_k", "GROUP", "BLOCK_Q", "BLOCK_K"))
-        of_head = np.arange(len(q)) % len(k) if modulo else np.arange(len(q)) // group
+        of_head = np.arange(len(q)) // group if mapped is None else mapped(np.arange(len(q)), len(k))
         k, v = k[of_head], v[of_head]
         padding = -n_k % block_k if keys == "padded" else 0
         k, v = (np.concatenate([x, np.zeros((len(x), padding, x.shape[2]))], axis=1) for x in (k, v))
@@ -156,7 +158,8 @@ IMITATIONS = {
     },
     "last ragged tile dropped": attention(keys="whole tiles"),
     "padded keys not masked": attention(keys="padded"),
-    "grouped heads mapped by modulo": attention(modulo=True),
+    "grouped heads mapped by modulo": attention(mapped=lambda head, kv_heads: head % kv_heads),
+    "first key head for every head": attention(mapped=lambda head, kv_heads: 0 * head),
     **{f"no running max, {what}": loop_with(what) for what in ("unscaled one tile's max", "weights", "unscaled weights", "no shift at all")},
     **{name: loop_with(name) for name in ("row_sum not rescaled", "acc not rescaled", "rescale by the wrong factor", "divided inside the loop")},
 }
@@ -179,34 +182,42 @@ def symptom(call: Call, got: dict[str, np.ndarray]) -> str | None:
         return "mask with a finite number"
     if np.abs(wanted["lse"][~no_key]).max(initial=0) > 80:
         return "mask with a finite number" if call.options["CAUSAL"] and not broken.any() else "no running max" if broken.any() else None
-    return None
+    near = np.allclose(o, wanted["o"], atol=NEARLY) and np.allclose(lse, wanted["lse"], atol=NEARLY)
+    return "low-precision accumulator" if near else None
 
 
 def strides_forgotten(call: Call, o: np.ndarray) -> bool:
-    """Whether o is what it would be with some of q, k, v and o taken to lie heads first."""
-    plain, right = {name: heads_first(call.arrays[name], call.strides[name]) for name in ("q", "k", "v")}, expected(call)["o"]
-    guesses = []
-    for wrong in (plain, {"q": plain["q"]}, {"k": plain["k"]}, {"v": plain["v"]}, {"k": plain["k"], "v": plain["v"]}, {}):
-        guess = expected(replace(call, arrays={**call.arrays, **wrong}))["o"]
-        guesses += [guess, read_back(guess, call.strides["o"])]
-    return any(np.allclose(o, guess, atol=FAR) and not np.allclose(guess, right, atol=FAR) for guess in guesses)
+    """Whether o is what it would be with rows or heads of some of q, k, v and o taken to lie without gaps."""
+    arrays, right = call.arrays, expected(call)["o"]
+    for kind in range(3):
+        taken = {name: contiguous(arrays[name].shape, call.strides[name])[kind] for name in ("q", "k", "v", "o")}
+        found = {name: read(arrays[name], call.strides[name], taken[name]) for name in ("q", "k", "v")}
+        for wrong in (("q", "k", "v"), ("q",), ("k",), ("v",), ("k", "v"), ()):
+            if any(found[name] is None for name in wrong):
+                continue
+            guess = expected(replace(call, arrays={**arrays, **{name: found[name] for name in wrong}}))["o"]
+            for seen in (guess, written(guess, call.strides["o"], taken["o"], UNTOUCHED)):
+                if seen is not None and np.allclose(o, seen, atol=FAR) and not np.allclose(seen, right, atol=FAR):
+                    return True
+    return False
 
 
-def heads_first(array: np.ndarray, strides: tuple[int, int, int]) -> np.ndarray:
-    """The numbers of an array without gaps, read as if they lay one head after the other."""
-    return array.transpose(1, 0, 2).reshape(array.shape) if strides == strides_of(array.shape, "tokens") else array
-
-
-def read_back(array: np.ndarray, strides: tuple[int, int, int]) -> np.ndarray:
-    """What a tensor with these strides shows after `array` was written to it one head after the other."""
-    heads, n, d = array.shape
-    return array.reshape(n, heads, d).transpose(1, 0, 2) if strides == strides_of(array.shape, "tokens") else array
+HINTS = {  # by the first output that is wrong
+    "o": "Is all of head 0 right, and another head not? Then look at the addresses: head · q_head + row · q_row + column, each tensor with its own strides, and kv_head = head // GROUP for k and v. Else work one row through by hand: at the end o = acc / row_sum.",
+    "lse": "o is right. lse is row_max + log(row_sum), a natural logarithm, at lse + head · n_q + row, and -inf for a query that sees no key.",
+}
 
 
 @functools.cache
 def values_within(atol: float):
     """The judge of values with that tolerance."""
-    return values(expected, atol=atol, rtol=2e-5, imitations=IMITATIONS, symptom=symptom)
+    judge = values(expected, atol=atol, rtol=2e-5, imitations=IMITATIONS, symptom=symptom)
+
+    def with_hint(call: Call, answer: Answer) -> Finding | None:
+        finding = judge(call, answer)
+        return finding and replace(finding, hint=HINTS["lse" if finding.what.startswith("lse") else "o"])
+
+    return with_hint
 
 
 def right_values(call: Call, answer: Answer) -> Finding | None:
@@ -286,7 +297,8 @@ def as_values_say(call: Call, got: dict[str, np.ndarray]) -> str | None:
 
 
 BUDGET = within_budget(plain, symptom=lost_digits)
-BYTES = (tiles_at_most(tile), traffic(closed_form, read_too_often), last_to_first)
+ONCE = "A program loads its tile of q once and, in each step, the same tile of k and of v once, cut at n_k by the mask; at the end it stores o and lse once."
+BYTES = (tiles_at_most(tile), hinted(traffic(closed_form, read_too_often), ONCE), last_to_first)
 
 
 def case(n_q, n_k, head_dim, block_q, block_k, seed, **more) -> dict:
