@@ -226,7 +226,7 @@ TESTS = {
         case(4, 4, 2, 3, 3, 8, causal=True), case(3, 6, 2, 2, 2, 9, causal=True), case(7, 4, 3, 2, 2, 10, causal=True, spare=2),
         case(6, 3, 2, 4, 2, 11, causal=True), case(9, 9, 4, 4, 3, 12, causal=True, sharp=3e4, negative=True),
     ],
-    "large scores": [case(4, 6, 2, 2, 2, 13, sharp=1e4), case(6, 9, 4, 4, 3, 14, sharp=300.0, causal=True), case(4, 400, 4, 4, 8, 15, dtype="float16")],
+    "large scores": [case(4, 6, 2, 2, 2, 13, sharp=1e4), case(6, 9, 4, 4, 3, 14, sharp=300.0, causal=True), case(4, 400, 4, 4, 8, 15, dtype="float16"), case(4, 12, 32, 2, 4, 21, dtype="float16", sharp=4.0)],
     "bytes": [
         case(8, 8, 4, 4, 4, 16, sram_bytes=2048), case(17, 29, 8, 4, 8, 17, spare=5, sram_bytes=4096), case(24, 24, 8, 4, 4, 18, causal=True, sram_bytes=4096),
         case(20, 9, 8, 8, 4, 19, causal=True, spare=3, dtype="float16", sram_bytes=4096),
