@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def values(
             what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
             if what:
                 unwritten = before is not None and _unwritten(answer.arrays.get(name), np.asarray(needed), before)
-                named = recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer)
+                named = _in_another_order(call, answer, wanted, atol, rtol) or recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer)
                 return Finding(
                     f"{what}; {unwritten}" if unwritten else what, named or ("never written" if unwritten else None), input=input_of(call),
                     **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed), atol, rtol))),
@@ -108,6 +109,14 @@ def recognise(call: Call, answer: Answer, array: str, needed: np.ndarray, imitat
             continue  # this misconception shows nothing here
         if not differs(array, answer.arrays.get(array), np.asarray(imitated[array]), 4 * atol, 4 * rtol):
             return name.split(",")[0]  # what follows a comma tells two imitations of one misconception apart
+    return None
+
+
+def _in_another_order(call: Call, answer: Answer, wanted: Mapping, atol: float, rtol: float) -> str | None:
+    """The misconception's name, if what came back is what was expected with the names dealt out otherwise."""
+    for order in itertools.permutations(wanted) if len(call.returns) > 1 else ():
+        if not any(differs(name, answer.arrays.get(other), np.asarray(wanted[name]), atol, rtol) for name, other in zip(wanted, order)):
+            return "returned in another order"
     return None
 
 

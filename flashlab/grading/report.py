@@ -6,6 +6,7 @@ import html
 import json
 import statistics
 
+from flashlab.grading.marks import points
 from flashlab.grading.plain import plain
 
 STYLE = """
@@ -45,7 +46,7 @@ def page(title: str, *parts: str) -> str:
 
 def student_page(record: dict) -> str:
     """What one student reads: each test with its points, and for a failure the input, theirs, expected and what it usually means."""
-    parts = [f"<p><b>{record['points']} of {record['possible']} points</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
+    parts = [f"<p><b>{points(record['points'], record['possible'])}</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
     if record["problem"]:
         parts.append(f"<section class='failed'><p>{escaped(record['problem'])}</p></section>")
     first = next((test["name"] for test in record["tests"] if not test["passed"]), "")
@@ -57,7 +58,7 @@ def student_page(record: dict) -> str:
 
 def _test(test: dict, first: bool) -> str:
     """One test; the numbers of the first failure are open, those of later ones behind a click."""
-    head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {test['points']} of {test['possible']} points</h2>"
+    head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {points(test['points'], test['possible'])}</h2>"
     if test["passed"]:
         return f"<section class='passed'>{head}</section>"
     parts = [f"<p>{escaped(test['what'])}</p>"]

@@ -230,3 +230,21 @@ def test_the_scale_that_is_given_leaves_the_dtype_of_the_scores_alone():
 def test_another_way_to_write_the_scale_is_as_right(scale):
     result = marks.mark(find("e04"), mutated("e04", [(SCALE, scale)]))
     assert result, "\n".join(marks.lines(result))
+
+
+@pytest.mark.parametrize(
+    "edit, said",
+    [
+        (("k.load(cols)", "k[cols]"), "in place of k[...] use k.load(...)"),
+        (("        peak.store(rows, np.where(row_sum == 0, 0, 1 / whole))", "        peak[rows] = 1 / whole"), "in place of peak[...] = tile use peak.store(..., tile)"),
+        (("            lse.store(rows, row_max + np.log(row_sum))\n", ""), "usually means: never written. Here is still what the room for answers was filled with before: nothing was stored. See whether every tile is stored"),
+    ],
+)
+def test_who_forgets_load_or_store_is_told_about_it(edit, said):
+    assert said in "\n".join(marks.lines(marks.mark(find("e04"), mutated("e04", [edit]), stop=True)))
+
+
+def test_a_long_text_that_is_printed_is_not_taken_for_the_matrix():
+    result = marks.mark(find("e04"), mutated("e04", [("    for rows in", "    print('x' * 50_000_000)\n    for rows in")]))
+    assert [outcome.passed for outcome in result.outcomes] == [True, True, True, True, False]
+    assert result.first_failure.finding.misconception is None and "usually means: Memory is limited here, and a text to print takes it too." in "\n".join(marks.lines(result))

@@ -115,3 +115,13 @@ def test_of_several_heads_the_one_that_the_sentence_names_is_shown():
     found = judge.values(lambda call: {"o": needed}, atol=2e-5, rtol=2e-5)(CALL, Answer({"o": got}))
     assert found.what.startswith("o[1, 0, 0] is 1.5; it must be 0.5")
     assert found.theirs == "o[1] =\n[[1.5 1.5]\n [1.5 1.5]]" and found.expected.startswith("o[1] =\n[[0.5 0.5]")
+
+
+def test_right_arrays_in_another_order_are_named():
+    call = Call(arrays={"x": np.arange(3.0)}, returns=("a", "b", "c"))
+    right = {"a": np.zeros(2), "b": np.ones(2), "c": np.full(2, 2.0)}
+    values = judge.values(lambda call: right, imitations={"lse in base 2": lambda call: {"a": np.ones(2)}})
+    turned = {"a": right["b"], "b": right["c"], "c": right["a"]}
+    assert values(call, Answer(turned)).misconception == "returned in another order"
+    assert values(call, Answer({**turned, "c": np.ones(2)})).misconception == "lse in base 2"
+    assert values(call, Answer({"a": right["b"]})).misconception == "lse in base 2"
