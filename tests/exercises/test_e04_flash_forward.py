@@ -235,8 +235,8 @@ def test_another_way_to_write_the_scale_is_as_right(scale):
 @pytest.mark.parametrize(
     "edit, said",
     [
-        (("k.load(cols)", "k[cols]"), "in place of k[...] use k.load(...)"),
-        (("        peak.store(rows, np.where(row_sum == 0, 0, 1 / whole))", "        peak[rows] = 1 / whole"), "in place of peak[...] = tile use peak.store(..., tile)"),
+        (("k.load(cols)", "k[cols]"), "k lies in HBM and is no array: to read a tile use k.load(...)"),
+        (("        peak.store(rows, np.where(row_sum == 0, 0, 1 / whole))", "        peak[rows] = 1 / whole"), "peak lies in HBM and is no array: to write a tile use peak.store(..., tile)"),
         (("            lse.store(rows, row_max + np.log(row_sum))\n", ""), "usually means: never written. Here is still what the room for answers was filled with before: nothing was stored. See whether every tile is stored"),
     ],
 )

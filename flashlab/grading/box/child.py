@@ -57,10 +57,10 @@ class Tensor:
         return self.shape[0]
 
     def __getitem__(self, place):
-        raise TypeError(f"{self.name} lies in HBM and is no array: in place of {self.name}[...] use {self.name}.load(...)")
+        raise TypeError(f"{self.name} lies in HBM and is no array: to read a tile use {self.name}.load(...)")
 
     def __setitem__(self, place, tile):
-        raise TypeError(f"{self.name} lies in HBM and is no array: in place of {self.name}[...] = tile use {self.name}.store(..., tile)")
+        raise TypeError(f"{self.name} lies in HBM and is no array: to write a tile use {self.name}.store(..., tile)")
 
     def load(self, rows, cols=slice(None)):
         """A copy of those rows (and columns)."""
