@@ -46,7 +46,8 @@ def values(
             what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
             if what:
                 unwritten = before is not None and _unwritten(answer.arrays.get(name), np.asarray(needed), before)
-                named = _in_another_order(call, answer, wanted, atol, rtol) or recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer)
+                named = recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol)
+                named = named or _in_another_order(call, answer, wanted, atol, rtol) or _symptom(symptom, call, answer)
                 return Finding(
                     f"{what}; {unwritten}" if unwritten else what, named or ("never written" if unwritten else None), input=input_of(call),
                     **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed), atol, rtol))),

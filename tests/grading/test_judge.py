@@ -117,11 +117,11 @@ def test_of_several_heads_the_one_that_the_sentence_names_is_shown():
     assert found.theirs == "o[1] =\n[[1.5 1.5]\n [1.5 1.5]]" and found.expected.startswith("o[1] =\n[[0.5 0.5]")
 
 
-def test_right_arrays_in_another_order_are_named():
+def test_right_arrays_in_another_order_are_named_where_no_imitation_gives_them():
     call = Call(arrays={"x": np.arange(3.0)}, returns=("a", "b", "c"))
     right = {"a": np.zeros(2), "b": np.ones(2), "c": np.full(2, 2.0)}
-    values = judge.values(lambda call: right, imitations={"lse in base 2": lambda call: {"a": np.ones(2)}})
-    turned = {"a": right["b"], "b": right["c"], "c": right["a"]}
-    assert values(call, Answer(turned)).misconception == "returned in another order"
-    assert values(call, Answer({**turned, "c": np.ones(2)})).misconception == "lse in base 2"
-    assert values(call, Answer({"a": right["b"]})).misconception == "lse in base 2"
+    values = judge.values(lambda call: right, imitations={"lse in base 2": lambda call: {"a": np.full(2, 2.0)}})
+    assert values(call, Answer({"a": right["b"], "b": right["c"], "c": right["a"]})).misconception == "returned in another order"
+    assert values(call, Answer({"a": right["b"], "b": right["a"], "c": right["a"]})).misconception is None
+    assert values(call, Answer({"a": right["b"]})).misconception is None
+    assert values(call, Answer({"a": right["c"], "b": right["b"], "c": right["a"]})).misconception == "lse in base 2"
