@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     bench.set_defaults(call=run_bench)
 
     check = commands.add_parser("check", help="run an exercise's tests on your notebook; stops at the first failure")
-    check.add_argument("exercise", help="e04 or its whole name")
+    check.add_argument("exercise", help="e04, 04 or its whole name")
     check.add_argument("--file", type=Path, metavar="NOTEBOOK", help="another notebook than your copy of the exercise")
     check.set_defaults(call=run_check)
 
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
     grade = commands.add_parser("grade", help="mark a class: CSV, a report for each student, a summary; for instructors")
     grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="a folder of notebooks, nbgrader's submitted/, or a zip of Canvas or Moodle")
-    grade.add_argument("--exercise", required=True, help="e04 or its whole name")
+    grade.add_argument("--exercise", required=True, help="e04, 04 or its whole name")
     grade.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER", help="where results go (default: grades/)")
     grade.add_argument("--roster", type=Path, metavar="CANVAS.csv", help="Canvas's gradebook export; also writes grades_canvas.csv")
     grade.add_argument("--gradebook", type=Path, metavar="gradebook.db", help="nbgrader's: marks given by hand come from it, ours go into it")

@@ -91,7 +91,8 @@ def unreadable(source: str, problem: Exception) -> str:
         if word.startswith(("%", "!", "?")):
             return f"line {number} is the magic {word[:40]}, and the grader runs plain Python. Delete that line"
     where = f" in line {problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
-    return f"Python cannot read it{where}: {str(problem)[:200]}"
+    what = problem.msg if isinstance(problem, SyntaxError) and problem.msg else problem  # without "(<unknown>, line 7)"
+    return f"Python cannot read it{where}: {str(what)[:200]}"
 
 
 def _is_solution(cell: dict) -> bool:

@@ -7,6 +7,7 @@ import json
 import re
 import statistics
 
+from flashlab.grading.marks import points
 from flashlab.grading.plain import plain
 from flashlab.grading.spreadsheet import total, usually
 
@@ -49,7 +50,7 @@ def page(title: str, *parts: str) -> str:
 
 def student_page(record: dict) -> str:
     """What one student reads: each test with its points, and for a failure the input, theirs, expected and what it usually means."""
-    parts = [f"<p><b>{record['points']} of {record['possible']} points</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
+    parts = [f"<p><b>{points(record['points'], record['possible'])}</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
     if record.get("words"):
         more = f"; {record['words']:g} points possible" if record.get("by_hand") is None else " points"
         parts.append(f"<p>Answers in words: <b>{in_words(record)}</b>{more}.</p>")
@@ -76,7 +77,7 @@ def printed(record: dict) -> str:
 
 def _test(test: dict, first: bool) -> str:
     """One test; the numbers of the first failure are open, those of later ones behind a click."""
-    head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {test['points']} of {test['possible']} points</h2>"
+    head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {points(test['points'], test['possible'])}</h2>"
     if test["passed"]:
         return f"<section class='passed'>{head}</section>"
     parts = [f"<p>{escaped(test['what'])}</p>"]

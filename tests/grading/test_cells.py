@@ -38,7 +38,8 @@ def test_a_helper_whose_name_begins_alike_is_no_solution():
     [
         ("x = 1\n%timeit x", "line 2 is the magic %timeit, and the grader runs plain Python. Delete that line"),
         ("!ls", "line 1 is the magic !ls, and the grader runs plain Python. Delete that line"),
-        ("def f(:", "Python cannot read it in line 1: invalid syntax (<unknown>, line 1)"),
+        ("def f(:", "Python cannot read it in line 1: invalid syntax"),
+        ("x = 1\ny = 2)", "Python cannot read it in line 2: unmatched ')'"),
         ("x = 1", ""),
     ],
 )
