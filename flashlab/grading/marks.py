@@ -188,7 +188,7 @@ def of_fault(fault: Fault, call: Call, hints: Mapping[str, str] | None = None) -
     fault = replace(fault, text=fault.text.replace(SRAM_ADVICE, ""))
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
     if too_large and "print(" in fault.source:
-        return Finding(str(fault), hint=PRINTED, input=input_of(call))
+        return Finding(str(fault), hint=PRINTED, input=input_of(call), kind=fault.kind)
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
         name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load" if "would read" in fault.text else "out-of-bounds store"
