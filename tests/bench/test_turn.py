@@ -92,7 +92,7 @@ def test_the_place_in_the_queue_is_told(holder, folder, tmp_path, monkeypatch):
 
 def test_the_place_in_the_queue_is_told_again_when_it_moves(holder, folder, tmp_path, monkeypatch):
     second = start("gpu", tmp_path / "second")
-    until(lambda: len(list(folder.glob("*.ticket"))) == 2)
+    until(lambda: len(module._ahead(folder / f"gpu.{'9' * 20}.ticket", "gpu")) == 2)  # both have locked their tickets, not only made them
     said = []
 
     def say(text, flush):
