@@ -78,9 +78,14 @@ def test_a_taken_gpu_is_waited_for_and_given_up_after_the_stated_wait(holder, mo
     assert "gpu" not in module._held
 
 
+def in_the_queue(folder):
+    """How many have locked their tickets, not only made them."""
+    return len(module._ahead(folder / f"gpu.{'9' * 20}.ticket", "gpu"))
+
+
 def test_the_place_in_the_queue_is_told(holder, folder, tmp_path, monkeypatch):
     second = start("gpu", tmp_path / "second")
-    until(lambda: len(list(folder.glob("*.ticket"))) == 2)
+    until(lambda: in_the_queue(folder) == 2)
     monkeypatch.setenv("FLASHLAB_WAIT_S", "0.3")
     said = []
     with pytest.raises(TimeoutError, match="with 2 before you"), taken("gpu", say=lambda text, flush: said.append(text)):
@@ -92,7 +97,7 @@ def test_the_place_in_the_queue_is_told(holder, folder, tmp_path, monkeypatch):
 
 def test_the_place_in_the_queue_is_told_again_when_it_moves(holder, folder, tmp_path, monkeypatch):
     second = start("gpu", tmp_path / "second")
-    until(lambda: len(module._ahead(folder / f"gpu.{'9' * 20}.ticket", "gpu")) == 2)  # both have locked their tickets, not only made them
+    until(lambda: in_the_queue(folder) == 2)
     said = []
 
     def say(text, flush):
