@@ -198,6 +198,9 @@ LIBRARY.impl("attention_backward", _backward_autograd, "Autograd")
 
 # -- what can be wrong ------------------------------------------------------------------------------------------------
 def _check(q, k, v, mask, sink, backend) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v), ("sink", sink)):
+        if not isinstance(x, torch.Tensor) and not (name == "sink" and x is None):
+            raise error("tensor", argument=name, given=type(x).__name__)
     _, heads, _, head_dim, _, _ = _sizes(q, k, v)
     dtype, device = q.dtype, q.device
     for name, x in (("q", q), ("k", k), ("v", v)):
