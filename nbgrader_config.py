@@ -19,3 +19,6 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.SaveAutoGrades",
     "flashlab.grading.formgrade.PlainAnswers",  # a script in an answer would run in the grader's browser
 ]
+
+# Notebooks come from a learning platform, not through nbgrader's exchange folder.
+c.ExchangeFactory.list = "flashlab.grading.formgrade.NoExchange"

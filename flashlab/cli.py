@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     bench.set_defaults(call=run_bench)
 
     check = commands.add_parser("check", help="run an exercise's tests on your notebook; stops at the first failure")
-    check.add_argument("exercise", help="e04 or its whole name")
+    check.add_argument("exercise", help="e04, 04 or its whole name")
     check.add_argument("--file", type=Path, metavar="NOTEBOOK", help="another notebook than your copy of the exercise")
     check.set_defaults(call=run_check)
 
@@ -95,10 +95,11 @@ def parser() -> argparse.ArgumentParser:
 
     grade = commands.add_parser("grade", help="mark a class: CSV, a report for each student, a summary; for instructors")
     grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="a folder of notebooks, nbgrader's submitted/, or a zip of Canvas or Moodle")
-    grade.add_argument("--exercise", required=True, help="e04 or its whole name")
+    grade.add_argument("--exercise", required=True, help="e04, 04 or its whole name")
     grade.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER", help="where results go (default: grades/)")
     grade.add_argument("--roster", type=Path, metavar="CANVAS.csv", help="Canvas's gradebook export; also writes grades_canvas.csv")
     grade.add_argument("--gradebook", type=Path, metavar="gradebook.db", help="nbgrader's: marks given by hand come from it, ours go into it")
+    grade.add_argument("--submitted", type=Path, metavar="FOLDER", help="also write the notebooks as nbgrader wants them: FOLDER/STUDENT/EXERCISE/")
     grade.add_argument("--jobs", type=int, default=2, help="submissions marked at once (default: 2)")
     grade.add_argument("--unsafe", action="store_true", help="mark without a sandbox where bwrap does not work")
     grade.set_defaults(call=run_grade)
@@ -181,7 +182,8 @@ def run_grade(options: argparse.Namespace) -> int:
     from flashlab.grading.grade import grade
 
     return grade(
-        options.submissions, options.exercise, options.out, roster=options.roster, gradebook=options.gradebook, jobs=options.jobs, unsafe=options.unsafe,
+        options.submissions, options.exercise, options.out, roster=options.roster, gradebook=options.gradebook, tree=options.submitted,
+        jobs=options.jobs, unsafe=options.unsafe,
     )  # fmt: skip
 
 

@@ -145,6 +145,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " {shape} and strides {strides}, has no such element; {outside:,} of the {lanes:,} lanes that no mask switches off"
         " are outside. Mask them off, e.g. mask=index < n.",
     ),
+    "trace_strides": (
+        ValueError,
+        "{tensor}, of shape {shape} and strides {strides}, has elements that only a list of them all tells from what lies between,"
+        " and a list of {given:,} is too long; at most {most:,} are listed. Pass {tensor}.contiguous(), or a smaller part.",
+    ),
     "trace_no_tensor": (
         TypeError,
         "{kernel} would {verb} memory ({line}), but none of its arguments is a tensor. Pass tensors, not addresses.",
@@ -309,6 +314,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "submissions_kind": (ValueError, "{given} is neither a folder nor a zip. Pass a folder of notebooks, or the zip of Canvas or Moodle."),
     "roster": (ValueError, "{given} is no gradebook of Canvas: {why}. Export it in Canvas under Grades, Export, and pass that file."),
     "gradebook": (ValueError, "nbgrader's gradebook {given} cannot be used: {why}. Pass the gradebook.db of this course, or leave --gradebook out."),
+    "submitted": (ValueError, "{given} cannot be written for nbgrader: {why}. Or leave --submitted out."),
     "no_sandbox": (
         RuntimeError,
         "students' code is marked in a sandbox only, and here {why}. {fix}. To mark without one all the same, where nothing can be lost:"

@@ -13,6 +13,7 @@ import ast
 import datetime
 import hashlib
 import importlib.metadata
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable
@@ -115,10 +116,14 @@ def file_name(device: str) -> str:
 
 
 def append(line: str, path: Path) -> None:
-    """Add one line at the end, so that an interrupted run keeps what it has."""
+    """Add one line at the end, so that an interrupted run keeps what it has; a last line that was cut stays a line of its own."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(line + "\n")
+    with path.open("a+b") as file:
+        whole = file.tell() == 0
+        if not whole:
+            file.seek(-1, os.SEEK_END)
+            whole = file.read(1) == b"\n"
+        file.write((b"" if whole else b"\n") + f"{line}\n".encode())
 
 
 def load(files: Iterable[Path], from_json: Callable[[str], object]) -> list:

@@ -68,3 +68,16 @@ def test_lines_go_to_the_end_and_a_wrong_one_is_named(tmp_path):
     provenance.append("x", path)
     with pytest.raises(ERRORS["not_a_record"][0], match=r"a-gpu-80-gb\.jsonl, line 3, is not a record: invalid literal"):
         provenance.load([path], int)
+
+
+@pytest.mark.parametrize("cut", ["x", "12\nx", "12\n{34"])
+def test_a_line_that_was_cut_spoils_no_other(tmp_path, cut):
+    path = tmp_path / "cut.jsonl"
+    path.write_text(cut)
+    provenance.append("56", path)
+    assert path.read_text() == f"{cut}\n56\n"
+    with pytest.raises(ERRORS["not_a_record"][0], match=rf"cut\.jsonl, line {len(cut.splitlines())}, is not a record"):
+        provenance.load([path], int)
+    path.write_text("12")  # only the end of the line is missing
+    provenance.append("56", path)
+    assert provenance.load([path], int) == [12, 56]

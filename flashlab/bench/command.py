@@ -12,7 +12,6 @@ Without a GPU, or where it stays taken, the recorded results are shown and said 
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +70,7 @@ def bench(
     if runtime.device() == "cpu":
         return _show_recorded(what, out, csv, figures, page, runtime.describe() + " Nothing was timed; these results were recorded before.")
     device = _checked(device or runtime.device())
-    path = out or _own_file(device_name(device))
+    path = out or records.own_file(records.path_for(device_name(device)))
     runs, chosen = _runs(what, quick, names, head_dims, part)
     print(runtime.describe() if device == "cuda" else f"GPU: {device_name(device)} ({device}).")
     taken, missing, added = [], [], []
@@ -79,13 +78,14 @@ def bench(
         ceiling = ceilings.kept(device_name(device))
         if ceiling is None:
             ceiling = ceilings.measure_ceilings(device)
-            if _may_record():
+            if records.may_record(records.RECORDED):
                 ceilings.keep(ceiling)
         for pass_, problems in runs:
-            done = records.to_resume(records.load(path), pass_, [(peer.name, p) for p in problems for peer in chosen], device) if resume and path.exists() else []
+            budget_ms = QUICK_BUDGET_MS if quick else lengths.BUDGET_MS if what == "lengths" else BUDGET_MS
+            cells = [(peer.name, p) for p in problems for peer in chosen]
+            done = records.to_resume(records.load(path), pass_, cells, device, budget_ms) if resume and path.exists() else []
             if resume:
                 print(f"{pass_}: {len(done)} cells are there from {done[0].date}." if done else f"{pass_}: nothing of today to resume.")
-            budget_ms = QUICK_BUDGET_MS if quick else lengths.BUDGET_MS if what == "lengths" else BUDGET_MS
             options = {"device": device, "budget_ms": budget_ms, "date": done[0].date if done else sweep.now(), "done": done}
             results = sweep.sweep(problems, pass_, chosen, **options)
             _follow(results, len(problems), len(chosen), taken, missing, lambda one: one in done or (records.append(one, path), added.append(one)))
@@ -102,16 +102,6 @@ def bench(
     _show(taken, what, csv, figures, page, ceiling)
     print(f"\n{len(added)} records were added to {path}")
     return int(any(one.failed for one in missing))
-
-
-def _may_record() -> bool:
-    return os.access(records.RECORDED, os.W_OK | os.X_OK)
-
-
-def _own_file(device: str) -> Path:
-    """The device's file in recorded/, or in the working folder where flashlab is installed for many and this user may not write there."""
-    path = records.path_for(device)
-    return path if _may_record() and (not path.exists() or os.access(path, os.W_OK)) else Path(path.name)
 
 
 def _runs(what: str, quick: bool, names, head_dims, part: str) -> tuple[list[tuple[str, list[AttentionProblem]]], list[peers.Peer]]:

@@ -2,8 +2,8 @@
 
     accuracy(by_launch(records), modelled)          the model beside the counters, launch by launch
 
-traffic/schedule.py knows no kernel, so what it must be told is looked up here: the tiles of kernels/tiles.py (and of the
-slow kernels' own files) for a data centre GPU of the record's architecture, and how many heads run at once.
+traffic/schedule.py knows no kernel, so what it must be told is looked up here: the tiles that the kernel takes on the record's
+GPU, and how many heads run at once (tiles_taken.py).
 
 Does not handle: tuned tiles (FLASHLAB_AUTOTUNE), and head_dim over 128 in the backward, where dk and dv are two launches of
 one name.
@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
+from flashlab.bench.tiles_taken import blocks, heads_taken, tile_taken
+from flashlab.hardware import Gpu
 from flashlab.hardware import gpu as gpu_called
-from flashlab.kernels import flash1, unfused
-from flashlab.kernels.tiles import SHARED, SHORT, backward_tiles_for, forward_tile_for, heads_at_once
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule as schedules
 from flashlab.traffic.cache import DramTraffic, through_l2
@@ -35,38 +33,26 @@ def programs_at_once(occupancy_limit_percent: float, threads: int) -> int:
     return max(round(occupancy_limit_percent / 100 * WARPS / -(-threads // WARP)), 1)
 
 
-def scheduled(kernel: str, problem: AttentionProblem, arch: int = 90) -> Trace | None:
-    """The schedule of one launch of `kernel` on this problem, on a GPU of this architecture; None for kernels that are not ours."""
-    group, float32 = problem.heads // problem.kv_heads, problem.dtype == "float32"
-    shared = SHARED[max(a for a in SHARED if a <= arch)]
-    q, k = (torch.empty(1, 1, n, problem.head_dim, dtype=getattr(torch, problem.dtype), device="meta") for n in (problem.n_q, problem.n_k))
-    tiles = backward_tiles_for(arch, problem.head_dim, float32, shared)
-    if kernel == "forward_kernel":
-        tile = forward_tile_for(arch, problem.head_dim, float32, shared, problem.causal and problem.n_k <= SHORT)
-        return schedules.forward_schedule(problem, **_blocks(tile), heads_at_once=heads_at_once(k), overlap=tile.overlap)
-    if kernel == "delta_kernel":
-        return schedules.delta_schedule(problem, block_q=tiles.delta.block_q)
-    if kernel == "keys_kernel" and len(tiles.keys) == 1:
-        return schedules.keys_schedule(problem, **_blocks(tiles.keys[0]), heads_at_once=heads_at_once(q, group))
-    if kernel == "queries_kernel":
-        return schedules.queries_schedule(problem, **_blocks(tiles.queries), heads_at_once=heads_at_once(k))
+def scheduled(kernel: str, problem: AttentionProblem, gpu: Gpu | str = "H200") -> Trace | None:
+    """The schedule of one launch of `kernel` on this problem, on this GPU; None for kernels that are not ours."""
     if kernel == "softmax_kernel":
         return schedules.softmax_schedule(problem)
-    if kernel in ("scores_kernel", "product_kernel"):
-        of_scores, of_product = unfused.TILES[min(d for d in unfused.TILES if d >= problem.head_dim)]
-        if kernel == "scores_kernel":
-            return schedules.scores_schedule(problem, **_blocks(of_scores))
-        return schedules.product_schedule(problem, **_blocks(of_product))
-    if kernel == "flash1_kernel":
-        return schedules.flash1_schedule(problem, **_blocks(flash1.TILES[min(d for d in flash1.TILES if d >= problem.head_dim)]))
-    return None
+    tile = tile_taken(kernel, problem, gpu_called(gpu))
+    if tile is None:
+        return None
+    if kernel == "forward_kernel":
+        return schedules.forward_schedule(problem, **blocks(tile), heads_at_once=heads_taken(problem), overlap=tile.overlap)
+    if kernel == "delta_kernel":
+        return schedules.delta_schedule(problem, block_q=tile.block_q)
+    if kernel == "keys_kernel":
+        return schedules.keys_schedule(problem, **blocks(tile), heads_at_once=heads_taken(problem, of_queries=True))
+    if kernel == "queries_kernel":
+        return schedules.queries_schedule(problem, **blocks(tile), heads_at_once=heads_taken(problem))
+    simple = {"scores_kernel": schedules.scores_schedule, "product_kernel": schedules.product_schedule, "flash1_kernel": schedules.flash1_schedule}
+    return simple[kernel](problem, **blocks(tile))
 
 
-def _blocks(tile) -> dict[str, int]:
-    return {"block_q": tile.block_q, "block_k": tile.block_k}
-
-
-def modelled(record: Mapping, *, gpu: str | None = None, **options: object) -> DramTraffic | None:
+def modelled(record: Mapping, *, gpu: Gpu | str | None = None, **options: object) -> DramTraffic | None:
     """The model of a counter record of one launch (traffic/accuracy.py says what it holds), or None for other kernels.
 
     A record may also hold n_k, kv_heads, dtype, device (an H200 without it; `gpu` overrules it), and occupancy_limit_percent
@@ -78,7 +64,6 @@ def modelled(record: Mapping, *, gpu: str | None = None, **options: object) -> D
         record["n"], record.get("n_k", record["n"]), record["head_dim"], batch=record["batch"], heads=record["heads"], kv_heads=record.get("kv_heads"),
         causal=record["causal"], dtype=record.get("dtype", "float16"),
     )  # fmt: skip
-    major, minor = device.compute_capability
-    trace = scheduled(record["kernel"], problem, 10 * major + minor)
+    trace = scheduled(record["kernel"], problem, device)
     together = programs_at_once(record["occupancy_limit_percent"], record["threads"]) if "threads" in record else 1
     return trace and through_l2(trace, device, **{"programs_per_multiprocessor": together, "dirty_before": DIRTY_BEFORE} | options)

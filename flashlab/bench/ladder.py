@@ -7,7 +7,6 @@ Registers, DRAM bytes and tensor cores as the counters saw them come from traffi
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from html import escape
@@ -18,16 +17,17 @@ import numpy as np
 from flashlab.bench.dram import WARPS, scheduled
 from flashlab.bench.records import Record, stale
 from flashlab.bench.report import columns
+from flashlab.bench.tiles_taken import blocks, heads_taken
 from flashlab.hardware import gpu as gpu_called
 from flashlab.kernels import flash1
 from flashlab.kernels.steps import STEPS, Step
-from flashlab.kernels.tiles import L2_SHARE, MOST_AT_ONCE
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records, schedule
 from flashlab.traffic.cache import DramTraffic, through_l2
 from flashlab.traffic.launches import Launch
 from flashlab.traffic.model import attention_flops, fused_traffic
 from flashlab.traffic.trace import OP_CODE, Trace
+from flashlab.traffic.waves import start_times
 
 BESIDE = "sdpa-flash"
 GPU = "H200"
@@ -77,19 +77,12 @@ def programs(name: str, head_dim: int) -> int:
 def trace_of(name: str, problem: AttentionProblem) -> Trace:
     """What this step would load and store on this problem, in the order of its programs."""
     step, tile = STEPS[name], tile_of(STEPS[name], problem.head_dim)
-    blocks = {"block_q": tile.block_q, "block_k": tile.block_k}
     if step.kernel == "step_kernel":
-        order = {"one": 1, "l2": l2_heads(problem), "all": problem.batch * problem.heads}[step.heads]
-        return schedule.step_schedule(problem, **blocks, heads_at_once=order, longest=step.longest, skip=step.skip)
+        order = {"one": 1, "l2": heads_taken(problem), "all": problem.batch * problem.heads}[step.heads]
+        return schedule.step_schedule(problem, **blocks(tile), heads_at_once=order, longest=step.longest, skip=step.skip)
     if step.kernel == "forward_kernel":
-        return schedule.forward_schedule(problem, **blocks, heads_at_once=l2_heads(problem), overlap=tile.overlap)
+        return schedule.forward_schedule(problem, **blocks(tile), heads_at_once=heads_taken(problem), overlap=tile.overlap)
     return scheduled("flash1_kernel", problem)
-
-
-def l2_heads(problem: AttentionProblem) -> int:
-    """As kernels/tiles.heads_at_once: how many heads' k and v fit the L2's share, a power of two."""
-    of_one = 2 * problem.n_k * problem.head_dim * problem.element_bytes
-    return 2 ** (min(max(L2_SHARE // of_one, 1), MOST_AT_ONCE).bit_length() - 1)
 
 
 def through(name: str, problem: AttentionProblem, gpu: str = GPU) -> DramTraffic:
@@ -104,11 +97,10 @@ def idle(name: str, problem: AttentionProblem, gpu: str = GPU) -> float:
     """
     trace = trace_of(name, problem)
     loads = trace.columns["program"][(trace.columns["op"] == OP_CODE["load"]) & (trace.columns["tensor"] == trace.tensor_names.index("k"))]
-    lengths = np.bincount(loads).tolist()
-    slots = [0] * (gpu_called(gpu).multiprocessors * programs(name, problem.head_dim))
-    for length in lengths:
-        heapq.heapreplace(slots, slots[0] + length)
-    return 1 - sum(lengths) / (len(slots) * max(slots))
+    lengths = np.bincount(loads)
+    slots = gpu_called(gpu).multiprocessors * programs(name, problem.head_dim)
+    end = (start_times(lengths, slots) + lengths).max()
+    return float(1 - lengths.sum() / (slots * end))
 
 
 def least_ms(problem: AttentionProblem, gpu: str = GPU) -> dict[str, float]:

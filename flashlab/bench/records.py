@@ -7,6 +7,7 @@ of torch, stands for their code. Records of one run share a date, and only those
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -21,6 +22,7 @@ RECORDED = Path(__file__).parent / "recorded"
 # The papers' grid: every n has the same inputs to read, and twice the scores of the one before.
 TOKENS = 16384  # batch · n
 WIDTH = 2048  # heads · head_dim
+OPTIONAL = {"package", "budget_ms"}  # of a record's fields
 BACKWARD_FLOPS = 2.5  # of the forward's: five matrix products instead of two; a kernel that repeats one gets no credit for it
 
 
@@ -28,7 +30,8 @@ BACKWARD_FLOPS = 2.5  # of the forward's: five matrix products instead of two; a
 class Record:
     """One kernel timed on one problem. `extra_bytes` is the peak memory beyond inputs and results, None where not measured.
 
-    `package` is the version of the kernel's own package, None where that is torch or flashlab.
+    `package` is the version of the kernel's own package, None where that is torch or flashlab. `budget_ms` is how long the
+    clock repeated the kernel, None in records from before it was kept.
     """
 
     kernel: str
@@ -53,6 +56,7 @@ class Record:
     date: str
     digest: str | None
     package: str | None = None
+    budget_ms: float | None = None
 
     @property
     def problem(self) -> tuple:
@@ -60,24 +64,24 @@ class Record:
         return (self.pass_, self.dtype, self.batch, self.heads, self.kv_heads, self.n_q, self.n_k, self.head_dim, self.causal)
 
     def to_json(self) -> str:
-        """One line, without the line's end; the field `pass_` is called `pass` there, and `package` is left out where there is none."""
+        """One line, without the line's end; the field `pass_` is called `pass` there, and what is OPTIONAL is left out where it is None."""
         given = {name.rstrip("_"): value for name, value in asdict(self).items()}
-        return json.dumps({name: value for name, value in given.items() if name != "package" or value})
+        return json.dumps({name: value for name, value in given.items() if name not in OPTIONAL or value is not None})
 
     @classmethod
     def from_json(cls, line: str) -> Record:
         """Raises ValueError for a line that is not such an object, or has other fields."""
         given = json.loads(line)
         known = {field.name.rstrip("_"): field.name for field in fields(cls)}
-        if not isinstance(given, dict) or set(given) | {"package"} != set(known):
-            wrong = sorted((set(given) | {"package"}) ^ set(known)) if isinstance(given, dict) else [type(given).__name__]
+        if not isinstance(given, dict) or set(given) | OPTIONAL != set(known):
+            wrong = sorted((set(given) | OPTIONAL) ^ set(known)) if isinstance(given, dict) else [type(given).__name__]
             raise ValueError(f"missing or unknown: {', '.join(wrong)}")
         return cls(**{known[name]: value for name, value in given.items()})
 
 
 def record(
     kernel: str, pass_: str, problem: AttentionProblem, timing: Timing, *, date: str, device: str, extra_bytes: int | None = None,
-    package: str | None = None,
+    package: str | None = None, budget_ms: float | None = None,
 ) -> Record:  # fmt: skip
     """The record of one timing, with what this machine runs filled in.
 
@@ -90,6 +94,7 @@ def record(
         kernel, pass_, p.dtype, p.batch, p.heads, p.kv_heads, p.n_q, p.n_k, p.head_dim, p.causal,
         timing.time_ms, timing.p20_ms, timing.p80_ms, flops / timing.time_ms / 1e9, extra_bytes,
         device=device_name(device), **provenance.versions(), date=date, digest=digest_of(kernel, pass_) if is_ours(kernel) else None, package=package,
+        budget_ms=budget_ms,
     )  # fmt: skip
 
 
@@ -118,6 +123,17 @@ def stale(record: Record) -> bool:
 def path_for(device: str) -> Path:
     """Where records of a device are kept: recorded/nvidia-h200.jsonl for an NVIDIA H200."""
     return RECORDED / provenance.file_name(device)
+
+
+def may_record(folder: Path) -> bool:
+    """Whether this user may put files there."""
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def own_file(path: Path, instead: str = "") -> Path:
+    """`path` in recorded/; where flashlab is installed for many and this user may not write there, a file of that name in the working folder's `instead`."""
+    folder = next(one for one in path.parents if one.exists())
+    return path if may_record(folder) and (not path.exists() or os.access(path, os.W_OK)) else Path(instead, path.name)
 
 
 def append(record: Record, path: Path) -> None:
@@ -155,14 +171,18 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(newest.values())
 
 
-def to_resume(records: Iterable[Record], pass_: str, cells: Iterable[tuple[str, AttentionProblem]], device: str) -> list[Record]:
-    """What an interrupted run of today has already timed of `cells`, (kernel, problem): one date, this device, these versions, not stale."""
+def to_resume(records: Iterable[Record], pass_: str, cells: Iterable[tuple[str, AttentionProblem]], device: str, budget_ms: float = 0) -> list[Record]:
+    """What an interrupted run of today has already timed of `cells`, (kernel, problem): one date, this device, these versions, not stale.
+
+    What was timed for less than `budget_ms`, as by --quick, or for an unknown time, is not done.
+    """
     wanted = {(kernel, key_of(pass_, problem)) for kernel, problem in cells}
     here, today = {"device": device_name(device), **provenance.versions()}, provenance.now().partition("T")[0]
     found = [
         one
         for one in records
         if (one.kernel, one.problem) in wanted and one.date.startswith(today) and not stale(one) and all(getattr(one, k) == v for k, v in here.items())
+        and (one.budget_ms or 0) >= budget_ms
     ]
     newest = max((one.date for one in found), default=None)
     return [one for one in found if one.date == newest]

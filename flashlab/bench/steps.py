@@ -18,12 +18,12 @@ from pathlib import Path
 
 import torch
 
-from flashlab import runtime
+from flashlab import provenance, runtime
 from flashlab.bench import peers, records, sweep
 from flashlab.bench.ladder import Ladder
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import Missing
-from flashlab.bench.timing import device_name
+from flashlab.bench.timing import current, device_name
 from flashlab.bench.turn import turn
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
@@ -73,10 +73,10 @@ def wrong(peer: peers.Peer, p: AttentionProblem, device: str) -> str | None:
 
 def timed(names: Sequence[str], problems: Iterable[AttentionProblem], *, device: str | None = None, budget_ms: float = BUDGET_MS, date: str | None = None):
     """A Record or a Missing for each problem and step, and for SDPA's flash kernel, as they come; what is wrong is not timed."""
-    device, date = device or runtime.device(), date or sweep.now()
+    device, date = device or runtime.device(), date or provenance.now()
     chosen = [peers.PEERS[BESIDE], *(PEERS[f"steps/{name}"] for name in names)]
     for p in problems:
-        with turn(device):
+        with turn(device), current(device):
             faults = {peer.name: _fault(peer, p, device) for peer in chosen}
         yield from (Missing(name, "forward", p, why, failed=True) for name, why in faults.items() if why)
         right = [peer for peer in chosen if not faults[peer.name]]
@@ -107,7 +107,7 @@ def measure(names: Iterable[str] = STEPS, *, head_dim: int = 128) -> Ladder:
                 if isinstance(one, Missing):
                     print(f"not timed: {one.kernel}: {one.why}")
             taken = [one for one in found if isinstance(one, Record)]
-            print(f"measured on {device_name()}, {sweep.now()[:10]}" if taken else "nothing could be measured")
+            print(f"measured on {device_name()}, {provenance.now()[:10]}" if taken else "nothing could be measured")
             return Ladder(names, p, taken)
     found = recorded(names, head_dim)
     old = any(map(records.stale, found))
@@ -163,7 +163,7 @@ def run(out: Path | None = None, device: str | None = None) -> int:
         print(f"{runtime.describe()} Nothing was timed; these results were recorded before.")
         return _show(out)
     device = device or runtime.device()
-    path = out or RECORDED / records.path_for(device_name(device)).name
+    path = out or records.own_file(RECORDED / provenance.file_name(device_name(device)), "steps")
     compile_kinds([(f"steps/{name}", "forward", p) for p in step_problems() for name in STEPS], COMPILE_S)
     failed = False
     try:

@@ -6,7 +6,6 @@ is named with the reason, and so is one that runs out of memory or fails; the ot
 
 from __future__ import annotations
 
-import datetime
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from flashlab.bench.timing import Timing, current, time_call
 from flashlab.bench.turn import turn
 from flashlab.errors import error
 from flashlab.problem import AttentionProblem
+from flashlab.provenance import now
 
 HEAD_DIMS = (64, 128, 256)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -112,11 +112,6 @@ def growth_problems(ns: Iterable[int] = GROWTH, *, head_dim: int = 128, heads: i
     return [AttentionProblem(n, n, head_dim, heads=heads, causal=causal, dtype="bfloat16") for n in ns]
 
 
-def now() -> str:
-    """The time of day in UTC, to the second."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
 def _cell(peer, problem, pass_, device, budget_ms, date, clock) -> Record | Missing:
     missing = None
     with warnings.catch_warnings(record=True) as told:
@@ -138,7 +133,7 @@ def _cell(peer, problem, pass_, device, budget_ms, date, clock) -> Record | Miss
         call = fresh = None  # noqa: F841, with them go the tensors that did not fit
         free(device)
         return missing
-    one = records.record(peer.name, pass_, problem, timing, date=date, device=device, extra_bytes=extra, package=peer.version)
+    one = records.record(peer.name, pass_, problem, timing, date=date, device=device, extra_bytes=extra, package=peer.version, budget_ms=budget_ms)
     why = impossible(one)
     return Missing(peer.name, pass_, problem, why, failed=True) if why else one
 

@@ -22,10 +22,9 @@ from flashlab import runtime
 from flashlab.bench.derived import known_gpu
 from flashlab.bench.dram import modelled, scheduled
 from flashlab.bench.three_ways_table import ThreeWays
+from flashlab.bench.tiles_taken import blocks, tile_taken
 from flashlab.bench.turn import turn
 from flashlab.hardware import Gpu, this_gpu
-from flashlab.kernels import flash1, unfused
-from flashlab.kernels.tiles import SHARED, SHORT, backward_tiles_for, forward_tile_for
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import model
 from flashlab.traffic.counter_records import KERNELS, SIZES, CounterRecord, count_or_recall_many, launches_of, load, recall
@@ -97,13 +96,12 @@ def row_of(one: Counted | Uncounted, records: list[CounterRecord] | None = None)
     """
     device, gpu = _gpu_of(one, load() if records is None else records)
     kernels = TRACED.get((one.workload, one.pass_))
-    arch = gpu and 10 * gpu.compute_capability[0] + gpu.compute_capability[1]
     counted = [launch for launch in getattr(one, "launches", ()) if kernels is None or launch.kernel in kernels]
-    traces = [scheduled(kernel, one.problem, arch) for kernel in kernels or ()] if gpu else []
+    traces = [scheduled(kernel, one.problem, gpu) for kernel in kernels or ()] if gpu else []
     known = bool(traces) and all(traces) and len(counted) in (0, len(traces))
     flat = launches_of(one, device) if counted else [_not_counted(one, kernel) for kernel in kernels or ()]
     drams = [modelled(launch, gpu=gpu) for launch in flat] if known else []
-    formula = predicted(one.workload, one.pass_, one.problem, arch) if known or one.workload == "standard" else None
+    formula = predicted(one.workload, one.pass_, one.problem, gpu) if known or one.workload == "standard" else None
     return Row(
         one.workload,
         formula and formula.bytes_moved,
@@ -138,21 +136,15 @@ def _sum(parts: list, read: str, written: str) -> Bytes | None:
     return None if not values or None in sum(values, ()) else Bytes(*map(sum, zip(*values)))
 
 
-def predicted(workload: str, pass_: str, problem: AttentionProblem, arch: int) -> model.Traffic:
-    """The closed form of one of our workloads, with the tiles it takes on this architecture; of "standard" without tiles."""
-    float32, shared = problem.dtype == "float32", SHARED[max(a for a in SHARED if a <= arch)]
+def predicted(workload: str, pass_: str, problem: AttentionProblem, gpu: Gpu | None) -> model.Traffic:
+    """The closed form of one of our workloads, with the tiles it takes on this GPU; of "standard" without tiles, so without a GPU."""
     if workload == "standard":
         return (model.standard_traffic if pass_ == "forward" else model.standard_backward_traffic)(problem)
     if workload == "unfused":  # its third kernel takes as many queries at once as its first
-        return model.unfused_traffic(problem, **_blocks(unfused.TILES[min(d for d in unfused.TILES if d >= problem.head_dim)][0]))
+        return model.unfused_traffic(problem, **blocks(tile_taken("scores_kernel", problem, gpu)))
     if workload == "flash1":
-        return model.flash1_traffic(problem, **_blocks(flash1.TILES[min(d for d in flash1.TILES if d >= problem.head_dim)]), float32_o=True)
+        return model.flash1_traffic(problem, **blocks(tile_taken("flash1_kernel", problem, gpu)), float32_o=True)
     if pass_ == "forward":
-        short = problem.causal and problem.n_k <= SHORT
-        return model.flash2_traffic(problem, **_blocks(forward_tile_for(arch, problem.head_dim, float32, shared, short)))
-    tiles = backward_tiles_for(arch, problem.head_dim, float32, shared)
-    return model.backward_traffic(problem, **_blocks(tiles.keys[0]), queries_tile=(tiles.queries.block_q, tiles.queries.block_k))
-
-
-def _blocks(tile) -> dict[str, int]:
-    return {"block_q": tile.block_q, "block_k": tile.block_k}
+        return model.flash2_traffic(problem, **blocks(tile_taken("forward_kernel", problem, gpu)))
+    keys, queries = (tile_taken(kernel, problem, gpu) for kernel in ("keys_kernel", "queries_kernel"))
+    return model.backward_traffic(problem, **blocks(keys), queries_tile=(queries.block_q, queries.block_k))

@@ -12,6 +12,7 @@ What happens to a submission, in the order of the files:
     budget            a judge for low precision: at most twice the error of plain PyTorch
     checking, progress  for the reader; grade, report and others for an instructor
     plain             text from outside that can move no cursor; submissions, roster, gradebook, formgrade: what comes from a platform
+    class_files       what a class gets, with spreadsheet (grades.csv), words (points given by hand) and submitted (nbgrader's tree)
     release           exercises/ from solutions/
 
 **How to make an exercise**, with e04_flash_forward as the example. Three files:

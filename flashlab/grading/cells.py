@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import threading
 from pathlib import Path
 
 from flashlab.errors import error
@@ -15,6 +16,7 @@ from flashlab.errors import error
 MOST_BYTES = 20_000_000  # of a notebook
 MOST_CELLS = 2_000  # that are looked at
 MOST_SOURCE = 100_000  # characters of one solution cell
+ONE_AT_A_TIME = threading.Lock()  # Python 3.11 counts the depth of every ast.parse in one place: two at once, and one may raise SystemError
 
 
 def read(path: Path) -> list[dict]:
@@ -73,7 +75,13 @@ def defines(source: str) -> set[str]:
     """The functions defined at the top of a cell."""
     if len(source) > MOST_SOURCE:
         raise ValueError(f"it is longer than {MOST_SOURCE:,} characters")
-    return {node.name for node in ast.parse(source).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    return {node.name for node in tree_of(source).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+
+def tree_of(source: str) -> ast.Module:
+    """The syntax tree of a cell, also where `flashlab grade --jobs` reads several at once."""
+    with ONE_AT_A_TIME:
+        return ast.parse(source)
 
 
 def unreadable(source: str, problem: Exception) -> str:
@@ -83,7 +91,8 @@ def unreadable(source: str, problem: Exception) -> str:
         if word.startswith(("%", "!", "?")):
             return f"line {number} is the magic {word[:40]}, and the grader runs plain Python. Delete that line"
     where = f" in line {problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
-    return f"Python cannot read it{where}: {str(problem)[:200]}"
+    what = problem.msg if isinstance(problem, SyntaxError) and problem.msg else problem  # without "(<unknown>, line 7)"
+    return f"Python cannot read it{where}: {str(what)[:200]}"
 
 
 def _is_solution(cell: dict) -> bool:

@@ -25,7 +25,7 @@ class Checked:
     def __repr__(self) -> str:
         if self.result.unsolved:
             next_step = f"Fill in the stub in {self.path}, save it, and check again." if self.path else "Fill in the stub, run its cell, then this one again."
-            return f"{self.result.exercise.id} is not written yet: 0 of {self.result.exercise.points} points. {next_step}"
+            return f"{self.result.exercise.id} is not written yet: {marks.points(0, self.result.exercise.points)}. {next_step}"
         return "\n".join([*marks.lines(self.result), *([IN_WORDS] if self.result else [])])
 
     def _repr_html_(self) -> str:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
+from flashlab.grading.spreadsheet import NO_ANSWER
 from flashlab.looks import ALGORITHMS
 
-NO_ANSWER = ("not written", "no solution")  # what grade.py calls a stub and a notebook without a solution cell
+# Kinds of faults that are ours to name; an exception of Python's has its own name.
+KINDS = {
+    "ProcessEnded": "the process ended by itself", "TimeLimit": "the time limit", "FileLimit": "too many files", "AnswerTooLarge": "too large an answer",
+    "BrokenAnswer": "no readable answer", "Magic": "a magic", "NoFunction": "no such function", "NotAKernel": "not a kernel", "DoesNotCompile": "does not compile",
+    "_ArrayMemoryError": "MemoryError",
+}  # fmt: skip
+LONGEST = 40  # of a name that a student may have chosen
 
 
 def counts(records: list[dict]) -> list[tuple[str, int]]:
-    """(misconception, or the test where none was recognised; how many students), most frequent first."""
+    """(misconception, or what stands for it where none was recognised; how many students), most frequent first."""
     seen = Counter(_label(record) for record in records if record["first_failure"])
     return sorted(seen.items(), key=lambda item: (-item[1], item[0]))
 
@@ -36,6 +43,12 @@ def draw(records: list[dict]):
 
 
 def _label(record: dict) -> str:
-    """The misconception; where none was recognised the test that failed; or that there is no answer."""
-    first = record["first_failure"]
-    return record["misconception"] or (first if first in NO_ANSWER else f"{first}: not recognised")
+    """The misconception; else the fault's kind, that there is no answer, or the test whose numbers are wrong in a way of their own."""
+    first, kind = record["first_failure"], record.get("kind", "")
+    if record["misconception"] or first in NO_ANSWER:
+        return record["misconception"] or first
+    if kind in KINDS:
+        return KINDS[kind]
+    if kind:
+        return kind if kind.isascii() and kind.isidentifier() and len(kind) <= LONGEST else "an exception of their own"
+    return f"{first}: not recognised"

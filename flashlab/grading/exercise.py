@@ -81,7 +81,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Finding:
-    """Why a test failed: what differs, and the misconception (a name of grading.misconceptions) it usually means."""
+    """Why a test failed: what differs, and the misconception (a name of grading.misconceptions) it usually means.
+
+    `kind` is the exception's, where the call ended with one: NameError, TimeLimit; or why there was no call.
+    """
 
     what: str
     misconception: str | None = None
@@ -89,6 +92,7 @@ class Finding:
     input: str = ""
     theirs: str = ""
     expected: str = ""
+    kind: str = ""
 
 
 Judge = Callable[[Call, Answer], "Finding | None"]
@@ -100,7 +104,8 @@ class Test:
 
     A case is whatever `call` takes, usually a dict of sizes with a seed. With `kernel`, `function` is a Triton kernel: its
     cell alone goes into a child with our launcher and tracer, and `call` gives its arguments, grid and strides; on a GPU
-    check() makes the calls of `gpu_cases` too, judged by `gpu_judges`: an extra, never worth a point.
+    check() makes the calls of `gpu_cases` too, judged by `gpu_judges`: an extra, never worth a point. `hints` says what an
+    exception usually means here ({its kind: hint}), where marks.HINTS says it for every exercise.
     """
 
     name: str
@@ -112,6 +117,7 @@ class Test:
     kernel: bool = False
     gpu_cases: tuple = ()
     gpu_judges: tuple[Judge, ...] = ()
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     __test__ = False  # pytest: not a test of ours
 
@@ -164,9 +170,10 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Exercise:
-    """The exercise called so: "e04" or its whole name. Raises LookupError that lists them."""
+    """The exercise called so: "e04", "04", "4" or its whole name. Raises LookupError that lists them."""
     known = names()
-    chosen = [full for full in known if name in (full, full.split("_")[0])]
+    number = f"e{name:0>2}" if str(name).isdecimal() else name
+    chosen = [full for full in known if number in (full, full.split("_")[0])]
     if len(chosen) != 1:
         raise error("exercise", given=name, allowed=", ".join(full.split("_")[0] for full in known))
     return module_of(chosen[0]).EXERCISE

@@ -1,13 +1,15 @@
 """For nbgrader's formgrader: a student's notebook as text that runs nothing in the browser of whoever grades it.
 
 Formgrader shows HTML in Markdown as it is, from the address of the instructor's own Jupyter server: a script in an answer
-could start a kernel there. nbgrader_config.py puts this last in autograde. Needs the extra `instructor`.
+could start a kernel there. nbgrader_config.py puts PlainAnswers last in autograde. Needs the extra `instructor`.
 """
 
 from __future__ import annotations
 
 import re
 
+from nbgrader.exchange import ExchangeError
+from nbgrader.exchange.default import ExchangeList
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 TAG = re.compile(r"<(?=[A-Za-z/!?])")  # only these begin HTML; "a < b" stays
@@ -32,3 +34,10 @@ class PlainAnswers(NbGraderPreprocessor):
         else:
             cell.source = SCHEME.sub(r"\1 \2", TAG.sub("&lt;", cell.source))
         return cell, resources
+
+
+class NoExchange(ExchangeList):
+    """nbgrader's exchange folder, which this course has none of: formgrader is told so, and logs no error at every page."""
+
+    def ensure_root(self):
+        raise ExchangeError("this course is handed in on a learning platform")

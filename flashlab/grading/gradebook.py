@@ -10,6 +10,12 @@ from flashlab.grading.exercise import Exercise
 FILE = "gradebook.db"
 
 
+def check(path: Path) -> None:
+    """Open it and close it again, so that a wrong file is told before a class is marked. Raises ValueError."""
+    with _opened(path):
+        pass
+
+
 def by_hand(path: Path, exercise: Exercise) -> dict[str, float | None]:
     """{student: points for answers in words}, None where one of them is not graded yet."""
     with _opened(path) as book:
@@ -21,10 +27,9 @@ def by_hand(path: Path, exercise: Exercise) -> dict[str, float | None]:
         return found
 
 
-def put(path: Path, exercise: Exercise, points: dict[str, int]) -> int:
-    """Write the sandbox's points where formgrader shows them, as the marks of the test cells; returns for how many students."""
+def put(path: Path, exercise: Exercise, points: dict[str, int]) -> None:
+    """Write the sandbox's points where formgrader shows them, as the marks of the test cells; `points` has nbgrader's names."""
     with _opened(path) as book:
-        written = 0
         for submission in _submissions(book, exercise):
             if submission.student.id not in points:
                 continue
@@ -33,9 +38,7 @@ def put(path: Path, exercise: Exercise, points: dict[str, int]) -> int:
                 grade.auto_score = min(left, grade.cell.max_score)
                 grade.needs_manual_grade = False
                 left -= grade.auto_score
-            written += 1
         book.db.commit()
-        return written
 
 
 def _submissions(book, exercise: Exercise) -> list:
@@ -54,4 +57,9 @@ def _opened(path: Path):
         from nbgrader.api import Gradebook
     except ImportError as problem:
         raise error("gradebook", given=path, why="nbgrader is not installed: pip install -e '.[instructor]'") from problem
-    return Gradebook(f"sqlite:///{path}")
+    from sqlalchemy.exc import DatabaseError  # comes with nbgrader
+
+    try:
+        return Gradebook(f"sqlite:///{path}")
+    except DatabaseError as problem:
+        raise error("gradebook", given=path, why=f"it is no database of nbgrader ({problem.orig})") from problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -45,10 +46,11 @@ def values(
             what = differs(name, answer.arrays.get(name), np.asarray(needed), atol, rtol, (dtypes or {}).get(name))
             if what:
                 unwritten = before is not None and _unwritten(answer.arrays.get(name), np.asarray(needed), before)
-                named = recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol) or _symptom(symptom, call, answer)
+                named = recognise(call, answer, name, np.asarray(needed), imitations or {}, atol, rtol)
+                named = named or _in_another_order(call, answer, wanted, atol, rtol) or _symptom(symptom, call, answer)
                 return Finding(
                     f"{what}; {unwritten}" if unwritten else what, named or ("never written" if unwritten else None), input=input_of(call),
-                    **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed)))),
+                    **dict(zip(("theirs", "expected"), _side_by_side(name, answer.arrays.get(name), np.asarray(needed), atol, rtol))),
                 )  # fmt: skip
         return None
 
@@ -111,6 +113,14 @@ def recognise(call: Call, answer: Answer, array: str, needed: np.ndarray, imitat
     return None
 
 
+def _in_another_order(call: Call, answer: Answer, wanted: Mapping, atol: float, rtol: float) -> str | None:
+    """The misconception's name, if what came back is what was expected with the names dealt out otherwise."""
+    for order in itertools.permutations(wanted) if len(call.returns) > 1 else ():
+        if not any(differs(name, answer.arrays.get(other), np.asarray(wanted[name]), atol, rtol) for name, other in zip(wanted, order)):
+            return "returned in another order"
+    return None
+
+
 def _symptom(symptom: Callable | None, call: Call, answer: Answer) -> str | None:
     """What the symptom says; arrays of a shape or kind that it never thought of are no symptom."""
     try:
@@ -168,12 +178,11 @@ def input_of(call: Call) -> str:
     return f"{call}\n{shown(call.inputs)}" if sum(array.size for array in call.inputs.values()) < MOST_BY_HAND else str(call)
 
 
-def _side_by_side(name: str, got, needed: np.ndarray) -> tuple[str, str]:
-    """The answer and what it must be, as text; of several matrices only the first that differs."""
+def _side_by_side(name: str, got, needed: np.ndarray, atol: float, rtol: float) -> tuple[str, str]:
+    """The answer and what it must be, as text; of several matrices only the first that differs by more than is allowed."""
     if needed.ndim == 3 and got is not None and got.shape == needed.shape:
-        differing = [head for head in range(len(needed)) if not np.allclose(got[head].astype(np.float64), needed[head], equal_nan=True)]
-        head = differing[0] if differing else 0
-        name, got, needed = f"{name}[{head}]", got[head], needed[head]
+        first = next((head for head in range(len(needed)) if differs(name, got[head], needed[head], atol, rtol)), 0)
+        name, got, needed = f"{name}[{first}]", got[first], needed[first]
     return shown({name: got}), shown({name: needed})
 
 

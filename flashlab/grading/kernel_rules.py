@@ -14,6 +14,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+from flashlab.grading.cells import tree_of
+
 TL = frozenset(
     "program_id num_programs arange zeros zeros_like full load store where dot exp exp2 log log2 sqrt rsqrt abs maximum minimum max min sum cdiv"
     " range static_range multiple_of max_contiguous trans reshape broadcast_to expand_dims make_block_ptr advance atomic_add sigmoid fma cast"
@@ -40,7 +42,7 @@ def kernels_of(source: str) -> str:
     comment, a docstring or an encoding would become code there that no rule has seen. What is left here can be read one way only.
     """
     lines = NEWLINE.split(source)
-    tree, text = ast.parse(source), "\n".join(lines)
+    tree, text = tree_of(source), "\n".join(lines)
     for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
@@ -72,7 +74,7 @@ def broken_rule(source: str) -> str:
 
 
 def _broken_rule(source: str) -> str:
-    tree = ast.parse(source)
+    tree = tree_of(source)
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in tree.body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -89,7 +91,7 @@ def _broken_rule(source: str) -> str:
 @functools.lru_cache(maxsize=64)
 def is_stub(source: str, function: str) -> bool:
     """Whether that kernel still raises NotImplementedError."""
-    for node in ast.parse(source).body:
+    for node in tree_of(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             return any(isinstance(part, ast.Raise) and "NotImplementedError" in ast.unparse(part) for part in ast.walk(node))
     return False
@@ -98,7 +100,7 @@ def is_stub(source: str, function: str) -> bool:
 @functools.lru_cache(maxsize=64)
 def loads_without_other(source: str) -> bool:
     """Whether a tl.load of the cell has a mask, or a block's boundary check, and does not say what the masked lanes hold."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load":
             given = {keyword.arg for keyword in node.keywords}
             if (given & {"mask", "boundary_check"} or len(node.args) > 1) and not (given & {"other", "padding_option"} or len(node.args) > 2):

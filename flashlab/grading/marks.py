@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from flashlab.grading import kernel_rules
@@ -25,6 +25,8 @@ HINTS = {
 }
 
 
+SRAM_ADVICE = " Use smaller tiles (block_q, block_k) or a larger sram_bytes."  # the library's: in an exercise both are given
+PRINTED = "Memory is limited here, and a text to print takes it too. Print less: a few numbers, or a shape."
 MISFIT = "Two tiles have shapes that do not fit. tl.max and tl.sum take away the axis that they go along: which axis is left, and does it go down, [:, None], or across, [None, :]?"
 USUALLY = "  what this difference usually means"  # how the line begins that matters most
 
@@ -115,18 +117,18 @@ def on_gpu(exercise: Exercise, cells: dict[str, str]) -> list[Outcome]:
 def _on_gpu(test: Test, call: Call, session: Session) -> Finding | None:
     answer = session.call(test.function, call)
     if answer.fault:
-        return of_fault(answer.fault, call)
+        return of_fault(answer.fault, call, test.hints)
     return next(filter(None, (judge(call, answer) for judge in test.gpu_judges or test.judges)), None)
 
 
 def _unreadable(test: Test, faults: dict[str, str]) -> Outcome | None:
     why = faults.get(test.function)
-    return Outcome(test, Finding(f"the cell of {test.function} cannot be run: {why}")) if why else None
+    return Outcome(test, Finding(f"the cell of {test.function} cannot be run: {why}", kind="Magic" if "is the magic" in why else "SyntaxError")) if why else None
 
 
 def _outcome(test: Test, cells: dict, sources: list[str], sessions: dict, limits: Limits | None) -> Outcome:
     if test.function not in cells:
-        return Outcome(test, Finding(f"no cell defines {test.function}", hint=f"Put def {test.function}(...) back into its cell."))
+        return Outcome(test, Finding(f"no cell defines {test.function}", hint=f"Put def {test.function}(...) back into its cell.", kind="NoFunction"))
     for call in test.calls:
         finding = _finding(test, call, sources, cells, sessions, limits)
         if finding:
@@ -141,7 +143,7 @@ def _finding(test: Test, call: Call, sources: list[str], cells: dict, sessions: 
         session = sessions.setdefault(call.memory_bytes, Session(sources, limits, call.memory_bytes))
         answer = session.call(test.function, call)
     if answer.fault:
-        return of_fault(answer.fault, call)
+        return of_fault(answer.fault, call, test.hints)
     for judge in test.judges:
         finding = judge(call, answer)
         if finding:
@@ -181,16 +183,19 @@ def _run_kernel(test: Test, call: Call, source: str, sessions: dict, limits: Lim
     return Answer(fault=Fault("DoesNotCompile", f"it runs in the interpreter, but Triton cannot compile it for a GPU: {fault}")) if fault else answer
 
 
-def of_fault(fault: Fault, call: Call) -> Finding:
-    """The finding for an exception: too much memory where a call limits it is the n × n array."""
+def of_fault(fault: Fault, call: Call, hints: Mapping[str, str] | None = None) -> Finding:
+    """The finding for an exception: too much memory where a call limits it is the n × n array, unless a line that prints asked for it."""
+    fault = replace(fault, text=fault.text.replace(SRAM_ADVICE, ""))
     too_large = fault.kind == "MemoryError" or fault.kind.endswith("ArrayMemoryError")
+    if too_large and "print(" in fault.source:
+        return Finding(str(fault), hint=PRINTED, input=input_of(call), kind=fault.kind)
     name = "full n×n matrix built" if too_large and call.memory_bytes and "SRAM" not in fault.text else None
     if fault.kind == "IndexError" and call.grid and "lanes that no mask switches off" in fault.text:
         name = "stride assumed contiguous" if _between_rows(fault.text, call) else None if _whole_tile(fault.text) else "out-of-bounds load" if "would read" in fault.text else "out-of-bounds store"
         if not name:
-            return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call))
-    hint = MISFIT if call.grid and "incompatible dimensions" in fault.text else HINTS.get(fault.kind, "")
-    return Finding(str(fault), name, hint, input=input_of(call))
+            return Finding(str(fault), hint="No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?", input=input_of(call), kind=fault.kind)
+    hint = MISFIT if call.grid and "incompatible dimensions" in fault.text else (HINTS | dict(hints or {})).get(fault.kind, "")
+    return Finding(str(fault), name, hint, input=input_of(call), kind=fault.kind)
 
 
 def _between_rows(text: str, call: Call) -> bool:
@@ -209,6 +214,11 @@ def _whole_tile(text: str) -> bool:
     return bool(found) and found[1] == found[2]
 
 
+def points(got: float, possible: float) -> str:
+    """Points as a person says them: 0 of 1 point, 2 of 10 points."""
+    return f"{got} of {possible} point{'' if possible == 1 else 's'}"
+
+
 def lines(result: Result) -> Iterator[str]:
     """The result as `flashlab check` and check() print it."""
     if result.problem:
@@ -216,7 +226,7 @@ def lines(result: Result) -> Iterator[str]:
         return
     for outcome in result.outcomes:
         sign, said = ("✓", "passed") if outcome.passed else ("✗", "failed")
-        yield f"{sign} {outcome.test.name:14} {said}   {outcome.points} of {outcome.test.points} points"
+        yield f"{sign} {outcome.test.name:14} {said}   {points(outcome.points, outcome.test.points)}"
         if outcome.finding:
             yield from _explained(outcome.finding)
     for outcome in result.extra:
@@ -226,7 +236,7 @@ def lines(result: Result) -> Iterator[str]:
     left = len(result.exercise.tests) - len(result.outcomes)
     if left:
         yield f"  {left} more test{'s' * (left > 1)} after that one."
-    yield f"{result.points} of {result.exercise.points} points" + ("" if result.sandboxed else " (not sandboxed: bwrap does not work here)")
+    yield points(result.points, result.exercise.points) + ("" if result.sandboxed else " (not sandboxed: bwrap does not work here)")
 
 
 def _explained(finding: Finding) -> Iterator[str]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import statistics
 
+from flashlab.grading.marks import points
 from flashlab.grading.plain import plain
+from flashlab.grading.spreadsheet import total, usually
+
+WARNING = re.compile(r"^\S.*: RuntimeWarning: .*\n?(?:[ \t]+.*\n?)?", re.MULTILINE)  # NumPy's, and the line of code below it
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --quiet: #5c5c5c; --page: #fff; --box: #f4f4f4; --line: #ccc; --right: #00785a; --wrong: #b34700; --link: #0058a8 }
@@ -18,10 +23,10 @@ a { color: var(--link) } h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-s
 section > h2 { margin-top: 0 } bdi, td, pre { unicode-bidi: isolate }
 .wide { overflow-x: auto } table { border-collapse: collapse; min-width: 50% } thead th { border-bottom: 2px solid var(--line); color: var(--quiet); font-weight: 600 }
 td, th { padding: .3rem .8rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: normal }
-.number { text-align: right; font-variant-numeric: tabular-nums }
+.line { white-space: nowrap } .number { text-align: right; font-variant-numeric: tabular-nums }
 pre { background: var(--box); padding: .6rem .8rem; border-radius: 4px; overflow-x: auto; white-space: pre-wrap; font-size: .9rem; line-height: 1.4 }
 summary { cursor: pointer; color: var(--quiet) } .numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 0 1rem }
-.numbers > :first-child { grid-column: 1 / -1 }
+.numbers > .input { grid-column: 1 / -1 }
 section { margin: 1.2rem 0; padding: .1rem 0 .1rem 1rem; border-left: 4px solid var(--line) } section > :last-child { margin-bottom: 0 }
 .failed { border-color: var(--wrong) } .passed { border-color: var(--right) } .failed > h2 { color: var(--wrong) } .passed > h2 { color: var(--right) }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px }
@@ -45,19 +50,34 @@ def page(title: str, *parts: str) -> str:
 
 def student_page(record: dict) -> str:
     """What one student reads: each test with its points, and for a failure the input, theirs, expected and what it usually means."""
-    parts = [f"<p><b>{record['points']} of {record['possible']} points</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
+    parts = [f"<p><b>{points(record['points'], record['possible'])}</b> by the tests of {escaped(record['exercise'])}: {escaped(record['title'])}.</p>"]
+    if record.get("words"):
+        more = f"; {record['words']:g} points possible" if record.get("by_hand") is None else " points"
+        parts.append(f"<p>Answers in words: <b>{in_words(record)}</b>{more}.</p>")
     if record["problem"]:
         parts.append(f"<section class='failed'><p>{escaped(record['problem'])}</p></section>")
     first = next((test["name"] for test in record["tests"] if not test["passed"]), "")
     parts += [_test(test, test["name"] == first) for test in record["tests"]]
-    if record["printed"]:
-        parts.append(f"<section><h2>What your code printed</h2><pre>{escaped(record['printed'])}</pre></section>")
+    if printed(record):
+        parts.append(f"<section><h2>What your code printed</h2><pre>{escaped(printed(record))}</pre></section>")
     return page(f"{record['exercise']}: {record['student']}", *parts)
+
+
+def in_words(record: dict) -> str:
+    """Points of the answers in words, which a person gives: "1.5 of 2", or that there are none yet."""
+    hand = record.get("by_hand")
+    return "not graded yet" if hand is None else f"{hand:g} of {record['words']:g}"
+
+
+def printed(record: dict) -> str:
+    """What the code printed; right answers without NumPy's warnings, which some processors' matmul gives for finite numbers too."""
+    right = bool(record["tests"]) and all(test["passed"] for test in record["tests"])
+    return WARNING.sub("", record["printed"]).strip("\n") if right else record["printed"]
 
 
 def _test(test: dict, first: bool) -> str:
     """One test; the numbers of the first failure are open, those of later ones behind a click."""
-    head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {test['points']} of {test['possible']} points</h2>"
+    head = f"<h2>{'✓' if test['passed'] else '✗'} {escaped(test['name'])}: {points(test['points'], test['possible'])}</h2>"
     if test["passed"]:
         return f"<section class='passed'>{head}</section>"
     parts = [f"<p>{escaped(test['what'])}</p>"]
@@ -65,31 +85,32 @@ def _test(test: dict, first: bool) -> str:
         name = f"<b>{escaped(test['misconception'])}.</b> " if test["misconception"] else ""
         parts.append(f"<p>What this difference usually means: {name}{escaped(test['meaning'])}</p>")
     numbers = [
-        f"<div><h3>{title}</h3><pre>{escaped(test[key])}</pre></div>" for key, title in (("theirs", "Yours"), ("expected", "Expected"), ("input", "Input")) if test[key]
+        f"<div class='{key}'><h3>{title}</h3><pre>{escaped(test[key])}</pre></div>" for key, title in (("input", "Input"), ("theirs", "Yours"), ("expected", "Expected")) if test[key]
     ]
     if numbers:
-        parts.append(f"<details{' open' * first}><summary>Yours, expected and the input</summary><div class='numbers'>{''.join(numbers)}</div></details>")
+        parts.append(f"<details{' open' * first}><summary>The input, yours and expected</summary><div class='numbers'>{''.join(numbers)}</div></details>")
     return f"<section class='failed'>{head}{''.join(parts)}</section>"
 
 
-def class_page(exercise, records: list[dict], left_out: list[tuple[str, str]], alike: list[tuple[float, str, str]], picture: str, alt: str) -> str:
-    """What the instructor reads: marks, how often each misconception, who needs a look, and files that were not marked."""
+def class_page(exercise, records: list[dict], left_out: list[tuple[str, str]], alike: list[tuple[float, str, str]], picture: str, alt: str, notes: list[str] = ()) -> str:
+    """What the instructor reads: marks, how often each misconception, and what needs a look."""
     middle = f"{statistics.median([record['points'] for record in records] or [0]):g}"
     rows = [
         (
-            f"<a href='reports/{escaped(record['slug'])}.html'>{escaped(record['student'])}</a>", str(record["points"]), escaped(record["first_failure"]),
-            escaped(record["misconception"]), "late" if record["late"] else "",
+            f"<a href='reports/{escaped(record['slug'])}.html'>{escaped(record['student'])}</a>", str(record["points"]), f"<span class='line'>{in_words(record)}</span>" if record.get("words") else "",
+            escaped(record["first_failure"]), escaped(usually(record)), "late" if record["late"] else "",
         )
         for record in records
     ]  # fmt: skip
     parts = [
         f"<p>{len(records)} submissions, {exercise.points} points possible, median {middle}.</p>",
+        *(f"<p>{escaped(note)}</p>" for note in notes),
         f"<h2>Misconceptions</h2><img alt='{escaped(alt)}' src='data:image/png;base64,{picture}'><p>{escaped(alt)}</p>",
-        "<h2>Marks</h2>" + _table(("student", "points", "first failure", "usually means", "handed in"), rows, number=1),
+        "<h2>Marks</h2>" + _table(("student", "points", "in words", "first failure", "usually means", "handed in"), rows, number=1),
     ]
     if left_out:
         parts.append(
-            "<h2>Files that need a look</h2><ul>" + "".join(f"<li><bdi>{escaped(name)}</bdi>: {escaped(why)}</li>" for name, why in left_out) + "</ul>"
+            "<h2>What needs a look</h2><ul>" + "".join(f"<li><bdi>{escaped(name)}</bdi>: {escaped(why)}</li>" for name, why in left_out) + "</ul>"
         )
     if alike:
         pairs = [(f"{amount:.0%}", escaped(one), escaped(other)) for amount, one, other in alike]
@@ -119,4 +140,7 @@ def gradescope(record: dict) -> str:
         }
         for test in record["tests"]
     ]  # fmt: skip
-    return json.dumps({"score": record["points"], "output": record["problem"], "output_format": "text", "visibility": "visible", "tests": tests}, indent=1)
+    if record.get("words"):
+        hand = record.get("by_hand")
+        tests.append({"name": "answers in words", "score": hand or 0, "max_score": record["words"], "output": "not graded yet" if hand is None else "", "output_format": "text"})
+    return json.dumps({"score": total(record), "output": record["problem"], "output_format": "text", "visibility": "visible", "tests": tests}, indent=1)

@@ -85,6 +85,7 @@ class Session:
 
     def _begin(self) -> None:
         self.deadline, self.more_turns, self.computed = time.monotonic() + self.limits.wall_s, MORE_TURNS, 0.0
+        self.looked = time.monotonic()
         self.process = sandbox.start(f"box.{self.module}", **({} if self.module == "child" else _with_triton(self.module)))
         self.wait = selectors.DefaultSelector()
         for stream, mask in ((self.process.stdout, selectors.EVENT_READ), (self.process.stderr, selectors.EVENT_READ)):
@@ -152,14 +153,17 @@ class Session:
 
     def _ready(self) -> set:
         """The streams that can go on; what the child prints is read here, so that it never waits for us."""
-        left = self.deadline - time.monotonic()
+        now = time.monotonic()
+        left = self.deadline - now
         if left <= 0 and self.more_turns and self._computes():
             self.more_turns -= 1
-            self.deadline, left = time.monotonic() + self.limits.wall_s, self.limits.wall_s
+            self.deadline, left = now + self.limits.wall_s, self.limits.wall_s
         if left <= 0:
             raise Gone(Fault("TimeLimit", f"it ran longer than {self.limits.wall_s:g} s and was stopped"))
-        if sandbox.files_made(self.process) > MOST_FILES:
-            raise Gone(Fault("FileLimit", f"it made more than {MOST_FILES:,} files and was stopped"))
+        if now > self.looked + LOOK_S:
+            self.looked = now
+            if sandbox.files_made(self.process) > MOST_FILES:
+                raise Gone(Fault("FileLimit", f"it made more than {MOST_FILES:,} files and was stopped"))
         ready = {key.fileobj for key, _ in self.wait.select(min(left, LOOK_S))}
         if self.process.stderr in ready:
             part = self._read(self.process.stderr)

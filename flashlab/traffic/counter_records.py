@@ -119,16 +119,11 @@ def recall(
     return max(found, key=lambda one: one.date, default=None)
 
 
-def measure_or_recall(workload: str, problem: AttentionProblem, pass_: str = "forward", **options: object) -> Counted:
-    """Counted here if this machine can, else as it was recorded, which its `where` says together with the reason.
-
-    Raises LookupError where it can be had neither way.
-    """
-    return measure_or_recall_many([(workload, pass_, problem)], **options)[0]
-
-
 def measure_or_recall_many(requests: Sequence[Request], **options: object) -> list[Counted]:
-    """The same for a list of (workload, pass, problem), counted in one process."""
+    """Each (workload, pass, problem) counted here, in one process, if this machine can, else as it was recorded, which `where` says with the reason.
+
+    Raises LookupError where one can be had neither way.
+    """
     results = count_or_recall_many(requests, **options)
     for one in results:
         if isinstance(one, Uncounted):

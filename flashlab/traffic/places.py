@@ -8,11 +8,16 @@ torch does not have.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from flashlab.errors import error
+
+MOST_LISTED = 2**22  # elements that are listed one by one where strides do not nest
 APART = 44  # each tensor has 2**44 bytes of addresses of its own, so that a stray address is still nearest to its tensor
 _ENDINGS = ("_pointer", "_descriptor", "_ptr", "_desc", "_base")
 
@@ -45,15 +50,37 @@ class Argument:
         self.cols = self.shape[-1] if self.row == ndim - 2 and ndim > 1 else 1
         # Largest stride first, an element's indices are the quotients; a dimension of one or of stride 0 has index 0.
         self.order = sorted(((s, n, i) for i, (n, s) in enumerate(zip(self.shape, self.strides)) if n > 1 and s > 0), reverse=True)
+        # Not so where a step in one dimension goes no further than all steps in the smaller ones, as in a view of shape (4, 4)
+        # and strides (3, 2): 4 is 0 · 3 + 2 · 2, and by quotients it would be 1 · 3 and 1 left over.
+        self.nested, reach = True, 0
+        for stride, size, _ in reversed(self.order):
+            self.nested, reach = self.nested and stride > reach, reach + (size - 1) * stride
 
     def locate(self, offsets: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
-        """({dimension: index}, is it an element) of byte offsets from the first element."""
+        """({dimension: index}, is it an element) of byte offsets from the first element; where elements share one, of one of them.
+
+        Raises ValueError for a tensor whose strides do not nest and which has more than MOST_LISTED elements.
+        """
         indices, left = {}, offsets // self.width
+        if not self.nested:
+            listed, which = self._elements
+            at = np.minimum(np.searchsorted(listed, left), len(listed) - 1)
+            found = np.unravel_index(which[at], [size for _, size, _ in self.order])
+            return {dimension: index for (*_, dimension), index in zip(self.order, found)}, (listed[at] == left) & (0 not in self.shape)
         inside = (left >= 0) & (0 not in self.shape)
         for stride, size, dimension in self.order:
             indices[dimension] = np.minimum(left // stride, size - 1)
             left = left - indices[dimension] * stride
         return indices, inside & (left == 0)
+
+    @cached_property
+    def _elements(self) -> tuple[np.ndarray, np.ndarray]:
+        """(offset of each element, sorted; its number when they are counted in `order`)."""
+        sizes = [size for _, size, _ in self.order]
+        if prod(sizes) > MOST_LISTED:
+            raise error("trace_strides", tensor=self.name, shape=self.shape, strides=self.strides, most=MOST_LISTED, given=prod(sizes))
+        offsets = sum(index * stride for index, (stride, *_) in zip(np.indices(sizes, sparse=True), self.order))
+        return np.unique(offsets, return_index=True)
 
     def inside(self, offsets: np.ndarray, width: int) -> np.ndarray:
         """Whether all `width` bytes from each offset are elements of this tensor."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from flashlab import provenance
 from flashlab.bench import records
 from flashlab.bench.records import KERNELS, SOURCES, Record, append, digest, growing, latest, load, on_grid, pairs, path_for, record, stale, to_resume
 from flashlab.bench.timing import Timing
@@ -166,6 +167,35 @@ def test_an_interrupted_run_is_found_again(monkeypatch):
     assert to_resume(others, "forward", cells, "cpu") == []
     both = [newest, replace(newest, kernel="sdpa-math", digest=None)]
     assert to_resume(both, "forward", cells, "cpu") == both and to_resume(both, "forward", [], "cpu") == []
+
+
+def test_a_quicker_runs_cells_are_not_taken_as_done(monkeypatch):
+    """--quick repeats a kernel for half as long as the whole grid does: its numbers are not the whole grid's."""
+    today = provenance.now()
+    unknown, quick, whole = (replace(ONE, date=today, budget_ms=given) for given in (None, 30, 60))
+    for had, budget_ms, done in ((quick, 60, []), (unknown, 60, []), (whole, 60, [whole]), (quick, 30, [quick]), (whole, 30, [whole])):
+        assert to_resume([had], "forward", [("triton", PROBLEM)], "cpu", budget_ms) == done
+    later = replace(quick, date=f"{today[:10]}T23:59:59+00:00")  # a later run, which timed less, hides none before it
+    assert to_resume([whole, later], "forward", [("triton", PROBLEM)], "cpu", 60) == [whole]
+
+
+def test_a_record_keeps_its_budget_and_an_old_line_stays_as_it_is():
+    one = record("triton", "forward", PROBLEM, TIMING, date="", device="cpu", budget_ms=0)
+    assert json.loads(one.to_json())["budget_ms"] == 0 and Record.from_json(one.to_json()) == one
+    lines = [line for file in records.RECORDED.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(lines) > 400 and all(Record.from_json(line).to_json() == line for line in lines)
+
+
+def test_a_file_of_ones_own_where_this_one_may_not_be_written(tmp_path, monkeypatch):
+    path = tmp_path / "recorded" / "new" / "gpu.jsonl"
+    assert records.own_file(path) == path  # folders are made
+    allowed = {tmp_path}
+    monkeypatch.setattr(records.os, "access", lambda where, mode: where in allowed)
+    assert records.own_file(path) == path and records.own_file(tmp_path / "gpu.jsonl") == tmp_path / "gpu.jsonl"
+    (tmp_path / "gpu.jsonl").touch()
+    assert records.own_file(tmp_path / "gpu.jsonl").parts == ("gpu.jsonl",)  # another's file in a folder that all may write to
+    allowed.clear()
+    assert records.own_file(path).parts == ("gpu.jsonl",) and records.own_file(path, "steps").parts == ("steps", "gpu.jsonl")
 
 
 def test_the_version_of_a_package_is_kept_where_there_is_one():

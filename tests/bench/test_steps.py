@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,9 +119,56 @@ def test_a_step_that_raises_is_named():
     assert steps._fault(peers.Peer("steps/x", raises), SMALL, runtime.device()) == "RuntimeError: out of resource: shared memory"
 
 
+def test_a_step_is_checked_in_its_turn_and_on_its_own_gpu(monkeypatch):
+    """A launch without a device of its own goes to the current GPU: for cuda:1 that must be cuda:1, or it gets another GPU's addresses."""
+    held = []
+
+    @contextmanager
+    def holding(what, device):
+        held.append((what, device))
+        yield
+        held.pop()
+
+    def fault(peer, p, device):
+        assert held == [("turn", "cuda:1"), ("current", "cuda:1")]
+        return "not run"
+
+    for what in ("turn", "current"):
+        monkeypatch.setattr(steps, what, partial(holding, what))
+    monkeypatch.setattr(steps, "_fault", fault)
+    monkeypatch.setattr(steps.sweep, "sweep", lambda *_, **__: iter(()))
+    assert [one.why for one in steps.timed(["library"], [SMALL], device="cuda:1")] == ["not run"] * 2 and held == []
+
+
 def test_nan_is_wrong():
     nan = peers.Peer("steps/x", lambda q, k, v, **options: q * torch.nan)
     assert "differs from float64 by nan" in steps.wrong(nan, SMALL, runtime.device())
+
+
+def test_with_a_gpu_the_steps_are_timed_and_what_is_missing_is_named(nothing, capsys, monkeypatch):
+    found = [Missing("steps/warps", "forward", steps.problem(128), "no"), made("steps/tiles", 2.0)]
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    monkeypatch.setattr(steps, "device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(steps, "timed", lambda names, problems: found)
+    table = steps.measure(["warps", "tiles"])
+    assert list(table.records.values()) == found[1:]
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "not timed: steps/warps: no" and second.startswith("measured on NVIDIA H200, 20")
+    found.pop()
+    assert steps.measure(["warps"]).records == {} and capsys.readouterr().out.endswith("\nnothing could be measured\n")
+
+
+def test_a_gpu_that_stays_taken_gives_the_recorded_steps_and_stale_ones_say_so(kept, capsys, monkeypatch):
+    def busy(*_):
+        raise error("gpu_busy", device="GPU-1", waited=5, ahead=1)
+
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    monkeypatch.setattr(steps, "timed", busy)
+    why = "recorded on NVIDIA H200, 2026-11-30 (GPU-1 was still taken after 5 s, with 1 before you)"
+    assert steps.measure(["tiles"])["tiles"].record.time_ms == 2.0 and capsys.readouterr().out == f"{why}\n"
+    monkeypatch.setattr(records, "stale", lambda one: one.kernel == "steps/tiles")
+    steps.measure(["tiles"])
+    assert capsys.readouterr().out == f"{why}; stale, its code has changed since\n"
 
 
 # -- what explains a step ----------------------------------------------------------------------------------------------------
@@ -203,6 +252,21 @@ def test_what_the_parts_of_a_gpu_need_at_least():
         least = ladder.least_ms(steps.problem(head_dim))
         assert least["exponentials"] / least["tensor cores"] == pytest.approx(share, abs=1e-3)
         assert least["DRAM"] / least["tensor cores"] == pytest.approx(0.201, abs=1e-3)
+
+
+def test_who_may_not_write_to_a_shared_installation_gets_a_file_of_their_own(kept, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    for name, instead in (("compile_kinds", lambda *_: None), ("timed", lambda *_, **__: [made("steps/fold", 1.25)]), ("device_name", lambda device: "NVIDIA H200")):
+        monkeypatch.setattr(steps, name, instead)
+    before = (kept / "nvidia-h200.jsonl").read_text()
+    monkeypatch.setattr(records.os, "access", lambda path, mode: False)
+    monkeypatch.chdir(tmp_path)
+    assert steps.run(device="cuda") == 0 and (kept / "nvidia-h200.jsonl").read_text() == before
+    said = capsys.readouterr().out
+    own = Path("steps", "nvidia-h200.jsonl")  # not where `flashlab bench forward` keeps its own: these are of another grid
+    assert f"records were added to {own}" in said and "steps/fold, head_dim 128: 1.250 ms" in said and [one.time_ms for one in records.load(own)] == [1.25]
+    monkeypatch.setattr(records.os, "access", lambda path, mode: True)
+    assert steps.run(device="cuda") == 0 and (kept / "nvidia-h200.jsonl").read_text() != before
 
 
 def test_the_command_shows_what_is_recorded_where_the_gpu_stays_taken_and_knows_its_gpus(kept, capsys, monkeypatch):

@@ -77,7 +77,7 @@ def test_other_people_s_kernels_have_what_was_measured_and_no_more():
 
 def test_the_backward_has_tiles_of_its_own_for_queries():
     row = row_of(next(one for one in OURS if one.pass_ == "backward" and one.problem == PROBLEM))
-    assert row.predicted_bytes == row.traced.moved == predicted("triton", "backward", PROBLEM, 90).bytes_moved
+    assert row.predicted_bytes == row.traced.moved == predicted("triton", "backward", PROBLEM, gpu("H200")).bytes_moved
     (row,) = three_ways(PROBLEM.with_(head_dim=256), ["triton"], "backward")  # dk and dv apart
     assert row.traced is row.predicted_bytes is row.modelled_dram is None
 
@@ -109,7 +109,7 @@ def test_with_a_gpu_that_counts_its_own_tiles_and_l2_are_taken(monkeypatch):
     (row,) = three_ways(PROBLEM, ["triton"])
     assert (row.device, row.where) == ("NVIDIA A100-SXM4-80GB", "measured: counted here, on the NVIDIA A100-SXM4-80GB")
     assert row.measured_dram == (launches[0].dram_bytes_read, launches[0].dram_bytes_written)
-    assert row.predicted_bytes == row.traced.moved == predicted("triton", "forward", PROBLEM, 80).bytes_moved
+    assert row.predicted_bytes == row.traced.moved == predicted("triton", "forward", PROBLEM, gpu("A100-80GB")).bytes_moved
 
 
 def test_a_launch_without_a_counter_has_no_number():

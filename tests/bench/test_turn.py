@@ -90,6 +90,25 @@ def test_the_place_in_the_queue_is_told(holder, folder, tmp_path, monkeypatch):
     second.join(20)
 
 
+def test_the_place_in_the_queue_is_told_again_when_it_moves(holder, folder, tmp_path, monkeypatch):
+    second = start("gpu", tmp_path / "second")
+    until(lambda: len(list(folder.glob("*.ticket"))) == 2)
+    said = []
+
+    def say(text, flush):
+        said.append(text)
+        if len(said) == 1:  # the one before us leaves the queue
+            second.kill()
+            second.join(20)
+        else:
+            (tmp_path / "stop").touch()
+
+    monkeypatch.setenv("FLASHLAB_WAIT_S", "20")
+    with taken("gpu", say=say):
+        pass
+    assert [text.partition(";")[0] for text in said] == [f"Waiting for the GPU: {ahead} before you" for ahead in (2, 1)]
+
+
 def test_the_lock_itself_is_taken_too(folder, monkeypatch):
     """Two tickets of one moment may not see each other: then the lock decides."""
     monkeypatch.setenv("FLASHLAB_WAIT_S", "0.1")

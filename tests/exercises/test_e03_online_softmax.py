@@ -52,6 +52,20 @@ def test_it_is_caught_in_the_other_functions_too(misconception):
 def test_a_whole_row_at_once_does_not_fit_into_sram():
     result = marks.mark(find("e03"), mutated("e03", [("tiles(n_k, block_k)", "tiles(n_k, n_k)")]), stop=True)
     assert result.first_failure.test.name == "one pass" and "SRAM" in result.first_failure.finding.what
+    said = "\n".join(marks.lines(result))
+    assert "block_q" not in said and "sram_bytes" not in said, "the student has neither"
+    assert "usually means: All rows fit with block_k scores of each, not with all n_k. Go over tiles(n_k, block_k)" in said
+
+
+@pytest.mark.parametrize(
+    "test, edit",
+    [
+        ("update", ("return new_max, row_sum, score_sum", "return row_sum, score_sum, new_max")),
+        ("merge", ("    return row_max, row_sum, score_sum", "    return row_sum, row_max, score_sum")),
+    ],
+)
+def test_sums_in_another_order_are_told_so(test, edit):
+    assert_caught("e03", "returned in another order", test, [edit])
 
 
 def test_merging_is_associative_in_the_judge_and_the_same_as_updating():

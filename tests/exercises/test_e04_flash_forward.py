@@ -1,8 +1,9 @@
 """e04_flash_forward: each misconception is a mutant of the solution, caught at a named test with a message that names it."""
 
+import numpy as np
 import pytest
 
-from exercise_cells import assert_caught, mutated, solution_of
+from exercise_cells import assert_caught, mutated, solution_of, stub_of
 
 from flashlab.grading import marks
 from flashlab.grading.exercise import find
@@ -59,6 +60,13 @@ MUTANTS = {
         "masked",
         [
             ("cols.stop) <= last", "cols.stop) < last"),
+        ],
+    ),
+    "causal mask missing": (
+        "masked",
+        [
+            ("if causal and cols.start > last_key[-1]", "if False"),
+            ("            if causal:\n", "            if False:\n"),
         ],
     ),
     "mask with a finite number": (
@@ -149,7 +157,11 @@ AS_WRITTEN = {
     "the tile's maximum, no rescale": ("no running max", "small", [(NEW_MAX, "scores.max(axis=1)"), (RESCALE, "np.ones(len(q_tile), exact)")]),
     "one key too many": ("causal mask off by one", "masked", [(SEEN, SEEN + " + 1")]),
     "one key too many, no tile skipped": ("causal mask off by one", "masked", [(SEEN, SEEN + " + 1"), (SKIP, "False")]),
+    "tiles skipped, but no mask in them": ("causal mask missing", "masked", [("            if causal:\n", "            if False:\n")]),
     "one key too few": ("causal mask off by one", "masked", [(SEEN, "< last_key[:, None]")]),
+    "all of it in the inputs' dtype": ("low-precision accumulator", "large scores", [("exact = np.result_type(q.dtype, np.float32)", "exact = q.dtype")]),
+    "tiles left in the inputs' dtype": ("low-precision accumulator", "large scores", [("q.load(rows).astype(exact)", "q.load(rows)"), ("k.load(cols).astype(exact), v.load(cols).astype(exact)", "k.load(cols), v.load(cols)")]),
+    "scores in float16": ("low-precision accumulator", "small", [("scale * (q_tile @ k_tile.T)", "(scale * (q_tile @ k_tile.T)).astype(np.float16)")]),
     "acc in float16": ("low-precision accumulator", "small", [("acc * rescale[:, None] + weights @ v_tile", "(acc * rescale[:, None] + weights @ v_tile).astype(np.float16)")]),
     "row_sum in float16": ("low-precision accumulator", "small", [("row_sum * rescale + weights.sum(axis=1)", "(row_sum * rescale + weights.sum(axis=1)).astype(np.float16)")]),
     "v loaded twice": ("K/V read once per row", "bytes", [("            acc = acc *", "            v_tile = v.load(cols).astype(exact)\n            acc = acc *")]),
@@ -202,3 +214,37 @@ def test_all_keys_of_a_tile_of_queries_at_once_is_the_matrix_again():
     result = marks.mark(find("e04"), {"flash_forward": source[:start] + STRIPE})
     assert [outcome.passed for outcome in result.outcomes] == [True, True, True, True, False], "\n".join(marks.lines(result))
     assert result.first_failure.finding.misconception == "full n×n matrix built"
+
+
+SCALE = "scale = head_dim**-0.5"
+
+
+def test_the_scale_that_is_given_leaves_the_dtype_of_the_scores_alone():
+    """A np.float64 would make them float64, twice the bytes of SRAM, and hide what was summed in float16."""
+    (source,) = stub_of("e04").values()
+    assert SCALE in source and (2**-0.5 * np.ones(1, np.float16)).dtype == np.float16
+    assert all(SCALE in source for source in (solution_of("e04")["flash_forward"], stub_of("e07")["backward"], solution_of("e07")["backward"]))
+
+
+@pytest.mark.parametrize("scale", ["scale = 1 / np.sqrt(head_dim)", "scale = 1 / math.sqrt(head_dim)"])
+def test_another_way_to_write_the_scale_is_as_right(scale):
+    result = marks.mark(find("e04"), mutated("e04", [(SCALE, scale)]))
+    assert result, "\n".join(marks.lines(result))
+
+
+@pytest.mark.parametrize(
+    "edit, said",
+    [
+        (("k.load(cols)", "k[cols]"), "k lies in HBM and is no array: to read a tile use k.load(...)"),
+        (("        peak.store(rows, np.where(row_sum == 0, 0, 1 / whole))", "        peak[rows] = 1 / whole"), "peak lies in HBM and is no array: to write a tile use peak.store(..., tile)"),
+        (("            lse.store(rows, row_max + np.log(row_sum))\n", ""), "usually means: never written. Here is still what the room for answers was filled with before: nothing was stored. See whether every tile is stored"),
+    ],
+)
+def test_who_forgets_load_or_store_is_told_about_it(edit, said):
+    assert said in "\n".join(marks.lines(marks.mark(find("e04"), mutated("e04", [edit]), stop=True)))
+
+
+def test_a_long_text_that_is_printed_is_not_taken_for_the_matrix():
+    result = marks.mark(find("e04"), mutated("e04", [("    for rows in", "    print('x' * 50_000_000)\n    for rows in")]))
+    assert [outcome.passed for outcome in result.outcomes] == [True, True, True, True, False]
+    assert result.first_failure.finding.misconception is None and "usually means: Memory is limited here, and a text to print takes it too." in "\n".join(marks.lines(result))

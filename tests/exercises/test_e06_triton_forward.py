@@ -68,6 +68,32 @@ MUTANTS = {
 }  # fmt: skip
 
 
+# More of them, about addresses and digits: a cell holds no more characters than the mutants above have.
+ADDRESSES = {
+    "stride assumed contiguous, rows of q": ("plain", [("rows * q_row", "rows * HEAD_DIM")]),
+    "stride assumed contiguous, rows of k": ("plain", [("keys[:, None] * k_row", "keys[:, None] * HEAD_DIM")]),
+    "stride assumed contiguous, rows of v": ("plain", [("keys[:, None] * v_row", "keys[:, None] * HEAD_DIM")]),
+    "stride assumed contiguous, rows of o": ("plain", [("rows * o_row", "rows * HEAD_DIM")]),
+    "stride assumed contiguous, rows of q, k and v": ("plain", [("rows * q_row", "rows * HEAD_DIM"), ("keys[:, None] * k_row", "keys[:, None] * HEAD_DIM"), ("keys[:, None] * v_row", "keys[:, None] * HEAD_DIM")]),
+    "out-of-bounds load, by the head of q": ("plain", [("head * q_head", "head * n_q * HEAD_DIM")]),
+    "first key head for every head, by modulo": ("plain", [("head // GROUP", "head % GROUP")]),
+    "first key head for every head": ("plain", [("kv_head * k_head + ", ""), ("kv_head * v_head + ", "")]),
+    "low-precision accumulator, the scores": ("plain", [("scores = scale * tl.dot(q_tile, k_tile.T, input_precision=\"ieee\")", "scores = scale * tl.dot(q_tile, k_tile.T, input_precision=\"ieee\").to(tl.float16).to(tl.float32)")]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def addresses():
+    every = KernelMutants("e06", ADDRESSES)
+    yield every
+    every.close()
+
+
+@pytest.mark.parametrize("misconception", ADDRESSES)
+def test_wrong_addresses_and_lost_digits_are_named_too(misconception, addresses):
+    addresses.assert_caught(misconception)
+
+
 @pytest.fixture(scope="module")
 def mutants():
     every = KernelMutants("e06", MUTANTS)
@@ -114,3 +140,26 @@ def test_the_first_step_alone_gets_half_of_the_points(others):
 
 def test_tiles_from_the_first_to_the_last_are_told(others):
     assert "begin at [0, 16]; it is to visit [16, 0]" in others.mark("from the first tile on").first_failure.finding.what
+
+
+def test_an_address_outside_is_told_that_a_stride_may_be_wrong(addresses):
+    assert "a wrong row or head stride reads outside too" in "\n".join(marks.lines(addresses.mark("out-of-bounds load, by the head of q")))
+
+
+UNNAMED = {  # {what: (the edits, a part of what is said)}
+    "another key for v": ([("keys[:, None] * v_row", "(n_k - 1 - keys[:, None]) * v_row")], "usually means: Is all of head 0 right, and another head not?"),
+    "the head of k without gaps": ([("kv_head * k_head", "kv_head * n_k * HEAD_DIM")], "usually means: No mask is missing: all of this tile lies outside. Its start is wrong: which head, which stride, which tile?"),
+    "half of lse": ([("lse_tile[:, None]", "0.5 * lse_tile[:, None]")], "usually means: o is right. lse is row_max + log(row_sum)"),
+}
+
+
+@pytest.fixture(scope="module")
+def unnamed():
+    every = KernelMutants("e06", {name: ("", edits) for name, (edits, _) in UNNAMED.items()})
+    yield every
+    every.close()
+
+
+@pytest.mark.parametrize("what", UNNAMED)
+def test_a_mistake_without_a_name_is_told_where_to_look(what, unnamed):
+    assert UNNAMED[what][1] in "\n".join(marks.lines(unnamed.mark(what)))

@@ -1,6 +1,10 @@
 """cells.py: the solution cell and nothing else is taken, wherever a front end or the student put it."""
 
+import ast
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,7 +38,8 @@ def test_a_helper_whose_name_begins_alike_is_no_solution():
     [
         ("x = 1\n%timeit x", "line 2 is the magic %timeit, and the grader runs plain Python. Delete that line"),
         ("!ls", "line 1 is the magic !ls, and the grader runs plain Python. Delete that line"),
-        ("def f(:", "Python cannot read it in line 1: invalid syntax (<unknown>, line 1)"),
+        ("def f(:", "Python cannot read it in line 1: invalid syntax"),
+        ("x = 1\ny = 2)", "Python cannot read it in line 2: unmatched ')'"),
         ("x = 1", ""),
     ],
 )
@@ -72,3 +77,19 @@ def test_odd_cells_are_passed_over(tmp_path):
     path = tmp_path / "a.ipynb"
     path.write_text(json.dumps({"cells": [None, 3, {"cell_type": "code", "source": "def f(): 1"}]}))
     assert cells.solutions(cells.read(path), ("f",)) == {"f": "def f(): 1"}
+
+
+def test_no_two_threads_parse_at_once(monkeypatch):
+    """Python 3.11 raises SystemError (AST constructor recursion depth mismatch) now and then where they do."""
+    busy, parse = threading.Semaphore(1), ast.parse
+
+    def alone(source):
+        assert busy.acquire(blocking=False), "another thread parses"
+        time.sleep(0.001)
+        tree = parse(source)
+        busy.release()
+        return tree
+
+    monkeypatch.setattr(ast, "parse", alone)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(cells.defines, ["def f(): 1"] * 40)) == [{"f"}] * 40

@@ -40,6 +40,18 @@ def test_a_stub_is_not_written_yet_and_no_failure(tmp_path, capsys):
     assert capsys.readouterr().out == f"e04 is not written yet: 0 of 10 points. Fill in the stub in {stub}, save it, and check again.\n"
 
 
+def test_one_point_is_a_point():
+    assert (checking.marks.points(0, 1), checking.marks.points(1, 1), checking.marks.points(1, 2)) == ("0 of 1 point", "1 of 1 point", "1 of 2 points")
+    exercise = find("e03")
+    said = list(checking.marks.lines(checking.marks.Result(exercise, [checking.marks.Outcome(test) for test in exercise.tests])))
+    assert "✓ large scores   passed   1 of 1 point" in said and said[-1].startswith("10 of 10 points")
+
+
+def test_the_number_alone_is_taken_in_a_terminal_too(tmp_path, capsys):
+    assert cli.main(["check", "04", "--file", str(hand_in(tmp_path, "mine", {"cells": []}))]) == 1
+    assert capsys.readouterr().out.startswith("e04: mine.ipynb has no cell")
+
+
 def test_a_notebook_without_the_cell_says_so(tmp_path, capsys):
     cli.main(["check", "e04", "--file", str(hand_in(tmp_path, "mine", {"cells": []}))])
     wanted = "mine.ipynb has no cell that defines flash_forward. Put the cell of the exercise back and fill it in."

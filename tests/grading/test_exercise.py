@@ -11,6 +11,16 @@ def test_every_exercise_is_found_by_its_id_and_by_its_name():
         assert find(name).name == name == find(find(name).id).name
 
 
+@pytest.mark.parametrize("typed", ["4", "04", "e04", 4])
+def test_a_number_alone_will_do(typed):
+    assert find(typed).id == "e04"
+
+
+def test_a_number_that_is_no_exercise_is_named_as_it_was_typed():
+    with pytest.raises(LookupError, match="^no exercise is called '99'; there are: e01, "):
+        find("99")
+
+
 def test_an_unknown_exercise_lists_those_there_are():
     with pytest.raises(LookupError) as caught:
         find("e99")

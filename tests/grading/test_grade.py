@@ -17,10 +17,11 @@ from exercise_cells import mutated
 
 from flashlab import cli
 from flashlab.errors import ERRORS
+from flashlab.grading import class_figure, marks, sandbox
 from flashlab.grading import grade as module
-from flashlab.grading import marks, sandbox
 from flashlab.grading.exercise import find
-from flashlab.grading.grade import grade, grades_csv
+from flashlab.grading.grade import grade
+from flashlab.grading.spreadsheet import grades_csv
 
 ROOT = Path(__file__).parents[2]
 needs_bwrap = pytest.mark.skipif(not sandbox.works(), reason=f"needs bubblewrap: {sandbox.why_not()}")
@@ -63,6 +64,13 @@ def test_from_a_canvas_zip_and_a_roster_to_a_csv_for_canvas(graded):
     assert "roejohn_13_2_notes.txt: it is no notebook" in said
 
 
+def test_words_that_nobody_graded_are_said_to_count_as_0(graded):
+    folder, said, _ = graded
+    sentence = "2 of 12 points are for answers in words; 4 of 4 students have none yet: grades_canvas.csv counts them 0."
+    assert sentence in said and sentence in (folder / "out/class.html").read_text()
+    assert "Answers in words: <b>not graded yet</b>; 2 points possible." in (folder / "out/reports/roejohn_13.html").read_text()
+
+
 def test_grades_csv_says_where_each_failed_and_what_that_usually_means(graded):
     rows = rows_of(graded[0] / "out")
     assert rows["doejane_12"]["points"] == "10" and rows["doejane_12"]["first failure"] == ""
@@ -78,7 +86,8 @@ def test_a_report_shows_input_theirs_expected_and_what_it_means(graded):
 
 def test_gradescope_gets_its_json(graded):
     result = json.loads((graded[0] / "out/gradescope/roejohn_13.json").read_bytes())
-    assert result["score"] == 0 and len(result["tests"]) == 5
+    assert result["score"] == 0 and [test["name"] for test in result["tests"]] == [*(test.name for test in find("e04").tests), "answers in words"]
+    assert result["tests"][-1] == {"name": "answers in words", "score": 0, "max_score": 2, "output": "not graded yet", "output_format": "text"}
     assert result["tests"][0] == {
         "name": "small", "score": 0, "max_score": 2, "status": "failed", "output_format": "text",
         "output": result["tests"][0]["output"],
@@ -132,6 +141,49 @@ def test_killed_and_run_again_it_gives_the_same_marks(tmp_path):
     grade(tmp_path / "in", "e04", tmp_path / "fresh", progress=None)
     assert (tmp_path / "out/grades.csv").read_bytes() == (tmp_path / "fresh/grades.csv").read_bytes()
     assert [row["points"] for row in rows_of(tmp_path / "out").values()] == ["0", "10"] * 3
+
+
+@needs_bwrap
+def test_what_an_earlier_run_wrote_and_this_one_contradicts_goes(tmp_path):
+    for student in ("12", "13"):
+        hand_in(tmp_path / "in", student, notebook(None))
+    (tmp_path / "roster.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section\nDoe,1,,12,A\nRoe,2,,13,A\n")
+    out = tmp_path / "out"
+    grade(tmp_path / "in", "e04", out, roster=tmp_path / "roster.csv", progress=None)
+    (out / "reports/mine.html").write_text("mine")
+    (tmp_path / "in/13.ipynb").unlink()
+    said = io.StringIO()
+    assert grade(tmp_path / "in", "e04", out, progress=said) == 0
+    assert not (out / "grades_canvas.csv").exists() and "Deleted grades_canvas.csv of an earlier run" in said.getvalue()
+    assert [path.name for folder in ("reports", "gradescope") for path in sorted((out / folder).iterdir())] == ["12.html", "mine.html", "12.json"]
+    assert "Deleted the reports of 1 students of an earlier run who are not in this one: 13." in said.getvalue()
+    assert "reports/mine.html: it is of no student in this run" in said.getvalue()
+
+
+@needs_bwrap
+def test_unlike_failures_are_told_apart(tmp_path):
+    made = {"exits": "def flash_forward(**_):\n    import os\n    os._exit(3)", "magic": "%time\ndef flash_forward(**_): pass", "name": "def flash_forward(**_): return attention()"}
+    for student, source in made.items():
+        hand_in(tmp_path / "in", student, source)
+    grade(tmp_path / "in", "e04", tmp_path / "out", progress=None)
+    rows = rows_of(tmp_path / "out")
+    assert rows["name"]["usually means"].startswith("NameError: name 'attention' is not defined in line 1")
+    assert rows["magic"]["usually means"].endswith("line 1 is the magic %time, and the grader runs plain Python. Delete that line")
+    assert rows["exits"]["usually means"] == "ProcessEnded: the process ended by itself (status 3)"
+    records = [json.loads(path.read_bytes()) for path in (tmp_path / "out/results").iterdir()]
+    assert {name for name, _ in class_figure.counts(records)} == {"the process ended by itself", "a magic", "NameError"}
+
+
+@needs_bwrap
+def test_answers_in_words_that_formgrader_cannot_show_are_listed(tmp_path):
+    made = notebook(None)
+    for cell in made["cells"]:
+        cell["metadata"] = {}
+    hand_in(tmp_path / "in", "colab", made)
+    hand_in(tmp_path / "in", "jupyter", notebook(None))
+    said = io.StringIO()
+    assert grade(tmp_path / "in", "e04", tmp_path / "out", progress=said) == 0
+    assert "colab.ipynb: its answers in words have lost nbgrader's marks" in said.getvalue() and "jupyter.ipynb" not in said.getvalue()
 
 
 def test_without_bwrap_it_refuses_and_says_how_to_mend_it(tmp_path, monkeypatch, capsys):

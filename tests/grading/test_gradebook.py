@@ -1,17 +1,20 @@
 """gradebook.py: nbgrader's hand-given marks reach grades.csv, the sandbox's reach nbgrader; no student's code runs for it."""
 
 import csv
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from class_of import notebook, solution
 from exercise_cells import ROOT
 
-from flashlab.grading import gradebook, sandbox
+from flashlab import cli
+from flashlab.grading import gradebook, marks, sandbox
 from flashlab.grading.exercise import find
 from flashlab.grading.grade import grade
 
@@ -70,6 +73,10 @@ def test_no_answer_runs_in_the_graders_browser(course):
 def test_instructor_md_gives_the_commands_of_this_test():
     text = (ROOT / "instructor.md").read_text()
     assert "nbgrader generate_assignment --force e04_flash_forward" in text and "nbgrader autograde e04_flash_forward" in text
+    command = "flashlab grade submissions.zip --exercise e04 --out grades/ --roster canvas.csv"
+    for more in ("", " --submitted submitted/", " --gradebook gradebook.db"):
+        assert f"{command}{more}\n" in text.replace(" \n", "\n")
+        cli.parser().parse_args(f"{command}{more}".split()[1:])
 
 
 def test_marks_given_by_hand_come_out(course):
@@ -88,6 +95,65 @@ def test_one_command_gives_both_marks_and_nbgrader_sees_ours(course, tmp_path):
     with Gradebook(f"sqlite:///{course}/gradebook.db") as book:
         scores = {submission.student.id: submission.score for submission in book.assignment_submissions(E04.name)}
     assert scores == {"alice": 11.5, "bob": 0}
+
+
+def canvas_class(course, folder, *students):
+    """The class of `course` as Canvas gives it: a zip, and a roster whose logins are nbgrader's names."""
+    rows = {"alice": "Adams,1001,,alice,A", "bob": "Brown,1002,,bob,A"}
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        for student in students:
+            number = rows[student].split(",")[1]
+            archive.write(course / "submitted" / student / E04.name / f"{E04.name}.ipynb", f"{student}x_LATE_{number}_7_{E04.name}.ipynb")
+    (folder / "canvas.csv").write_text("Student,ID,SIS User ID,SIS Login ID,Section,e04 (5)\nPoints Possible,,,,,10\n" + "".join(f"{row},\n" for row in rows.values()))
+    return {"roster": folder / "canvas.csv", "gradebook": course / "gradebook.db"}
+
+
+def test_points_given_by_hand_reach_canvas_under_other_names(course, tmp_path):
+    if not sandbox.works():
+        pytest.skip(sandbox.why_not())
+    said = io.StringIO()
+    assert grade(tmp_path / "all.zip", "e04", tmp_path / "out", **canvas_class(course, tmp_path, "alice", "bob"), tree=tmp_path / "submitted", progress=said) == 0
+    rows = {row["student"]: row for row in csv.DictReader((tmp_path / "out/grades.csv").open())}
+    assert (rows["alicex_1001"]["by hand"], rows["alicex_1001"]["total"], rows["alicex_1001"]["late"]) == ("1.5", "11.5", "late")
+    assert "\nAdams,1001,,alice,A,11.5\nBrown,1002,,bob,A,0\n" in (tmp_path / "out/grades_canvas.csv").read_text()
+    for words in (
+        "1 of the 1 students with points by hand in gradebook.db are among these submissions.",
+        "2 of 12 points are for answers in words; 1 of 2 students have none yet: grades_canvas.csv counts them 0.",
+        "Canvas has 10 points possible for e04 (5), and here 12 are.",
+        f"{tmp_path}/submitted has 2 of 2 notebooks, for nbgrader autograde e04_flash_forward.",
+    ):
+        assert words in said.getvalue()
+        assert words.partition(str(tmp_path))[2] in (tmp_path / "out/class.html").read_text()
+    assert {path.name for path in (tmp_path / "submitted").iterdir()} == set(rows)
+    assert "<b>1.5 of 2</b> points." in (tmp_path / "out/reports/alicex_1001.html").read_text()
+
+
+def test_points_given_by_hand_to_nobody_here_are_said_and_make_the_status_1(course, tmp_path):
+    if not sandbox.works():
+        pytest.skip(sandbox.why_not())
+    said = io.StringIO()
+    given = canvas_class(course, tmp_path, "bob")
+    assert grade(tmp_path / "all.zip", "e04", tmp_path / "out", **given, progress=said) == 1
+    assert "0 of the 1 students with points by hand in gradebook.db are among these submissions." in said.getvalue()
+    line = "alice: has 1.5 points by hand in gradebook.db, but matches none of these submissions"
+    assert f"  {line}\n" in said.getvalue() and line.replace("alice", "<bdi>alice</bdi>") in (tmp_path / "out/class.html").read_text()
+    given.pop("roster")
+    assert grade(tmp_path / "all.zip", "e04", tmp_path / "out", **given, progress=said) == 1
+    assert "bobx_1002: is not in gradebook.db: nbgrader has not read this submission" in said.getvalue()
+
+
+def test_a_gradebook_is_opened_before_the_class_is_marked(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(marks, "mark", lambda *a, **k: pytest.fail("marked"))
+    (tmp_path / "gradebook.db").write_text("no database " * 100)
+    with pytest.raises(ValueError, match="gradebook.db cannot be used: it is no database of nbgrader \\(file is not a database\\)"):
+        grade(course / "submitted", "e04", tmp_path / "out", gradebook=tmp_path / "gradebook.db", unsafe=True, progress=None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_formgrader_misses_no_exchange_aloud(course):
+    code = "from nbgrader.apps import NbGraderApp as A; from nbgrader.apps.api import NbGraderAPI as B; a = A.instance(); a.initialize([]); b = B(parent=a); print(b.exchange_missing, len(b.get_submissions('e04_flash_forward')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=course, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stdout == "True 2\n" and "Unwritable" not in done.stderr, done.stderr
 
 
 def test_a_gradebook_that_is_not_there_is_said(tmp_path):

@@ -107,3 +107,21 @@ def test_inputs_are_shown_without_the_room_for_answers():
     call = Call(served={"q": np.zeros(2), "o": np.full(2, 7.0)}, stores=("o",))
     found = judge.values(lambda call: {"o": np.zeros(2)})(call, Answer({"o": np.ones(2)}))
     assert "q =" in found.input and "o =" not in found.input
+
+
+def test_of_several_heads_the_one_that_the_sentence_names_is_shown():
+    needed = np.full((3, 2, 2), 0.5)
+    got = needed + np.array([1e-5, 1.0, 1.0])[:, None, None]  # head 0 is near enough for this judge, not for np.allclose
+    found = judge.values(lambda call: {"o": needed}, atol=2e-5, rtol=2e-5)(CALL, Answer({"o": got}))
+    assert found.what.startswith("o[1, 0, 0] is 1.5; it must be 0.5")
+    assert found.theirs == "o[1] =\n[[1.5 1.5]\n [1.5 1.5]]" and found.expected.startswith("o[1] =\n[[0.5 0.5]")
+
+
+def test_right_arrays_in_another_order_are_named_where_no_imitation_gives_them():
+    call = Call(arrays={"x": np.arange(3.0)}, returns=("a", "b", "c"))
+    right = {"a": np.zeros(2), "b": np.ones(2), "c": np.full(2, 2.0)}
+    values = judge.values(lambda call: right, imitations={"lse in base 2": lambda call: {"a": np.full(2, 2.0)}})
+    assert values(call, Answer({"a": right["b"], "b": right["c"], "c": right["a"]})).misconception == "returned in another order"
+    assert values(call, Answer({"a": right["b"], "b": right["a"], "c": right["a"]})).misconception is None
+    assert values(call, Answer({"a": right["b"]})).misconception is None
+    assert values(call, Answer({"a": right["c"], "b": right["b"], "c": right["a"]})).misconception == "lse in base 2"

@@ -85,3 +85,36 @@ def test_rows_that_are_too_short_or_too_long_are_rows(tmp_path):
 def test_another_assignments_column_is_left_alone(name, taken):
     text = roster.canvas_csv(["Student", "ID", name], [], E04, {}, 12)
     assert text == f"Student,ID,{name if taken else 'e04_flash_forward'}\n"
+
+
+def test_a_file_of_nobody_and_a_second_file_of_somebody_are_told_apart(export):
+    _, rows = roster.read(export)
+    found, nobody = roster.matched(rows, [Submission("doejane_12", "a.ipynb", None, number="12"), Submission("s12", "b.ipynb", None), Submission("eve", "c.ipynb", None)])
+    assert dict(roster.reasons(rows, found, nobody)) == {
+        "b.ipynb": "it is marked, but its student on the roster, Doe, Jane, has the submission of doejane_12 already",
+        "c.ipynb": "it is marked, but matches nobody on the roster",
+    }
+
+
+@pytest.mark.parametrize("name, student", [
+    ("12", "Doe, Jane"), ("S12", "Doe, Jane"), ("jdoe", "Doe, Jane"), ("JDOE@uni.edu", "Doe, Jane"), ("jdoe@elsewhere", "Doe, Jane"), ("doejane_12", "Doe, Jane"),
+    ("eve", None), ("", None), ("doejane_1", None), ("_", None),
+])  # fmt: skip
+def test_a_name_of_another_list_finds_its_row(export, name, student):
+    row = roster.row_called(roster.read(export)[1])(name)
+    assert (row and row["Student"]) == student
+
+
+def test_a_name_that_two_rows_have_finds_none():
+    rows = [{"Student": "A", "ID": "7", "SIS User ID": "8", "SIS Login ID": "x@a"}, {"Student": "B", "ID": "8", "SIS User ID": "", "SIS Login ID": "x@b"}]
+    find = roster.row_called(rows)
+    assert find("8") is None and find("x") is None and find("x@b") is rows[1] and find("b_8") is rows[1]
+
+
+def test_other_points_possible_in_canvas_are_said(export):
+    columns, rows = roster.read(export)
+    assert roster.points_differ(columns, rows, E04, 12) == ""
+    text = "Canvas has 12 points possible for e04_flash_forward (998), and here 10 are. Change Points of that assignment in Canvas to 10."
+    assert roster.points_differ(columns, rows, E04, 10) == text
+    rows[0]["e04_flash_forward (998)"] = "(read only)"
+    assert roster.points_differ(columns, rows, E04, 10) == "" == roster.points_differ(["Student", "ID"], [], E04, 10)

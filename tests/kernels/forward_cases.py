@@ -48,10 +48,13 @@ def test_nothing_to_see(run, n_q, n_k):
     assert o.shape == (1, 2, n_q, 8) and (o == 0).all() and (lse is None or (lse == -torch.inf).all())
 
 
-def test_rows_that_see_no_key_give_zero_and_minus_infinity(run):
-    o, lse = check(run, *tensors(20, 4, 8), causal=True)
-    assert (o[:, :, :16] == 0).all() and (o[:, :, 16:] != 0).any(-1).all()
-    assert lse is None or ((lse[:, :, :16] == -torch.inf).all() and (lse[:, :, 16:] > -torch.inf).all())
+@pytest.mark.parametrize("n_k", [4, 7])
+def test_rows_that_see_no_key_give_zero_and_minus_infinity(run, n_k):
+    """With 4 keys the 16 rows that see none fill a tile of their own, which is skipped; with 7 the 13 share it with three that see some."""
+    dead = 20 - n_k
+    o, lse = check(run, *tensors(20, n_k, 8), causal=True)
+    assert (o[:, :, :dead] == 0).all() and (o[:, :, dead:] != 0).any(-1).all()
+    assert lse is None or ((lse[:, :, :dead] == -torch.inf).all() and (lse[:, :, dead:] > -torch.inf).all())
 
 
 def _packed(x):  # (batch, heads, n, head_dim) seen inside (batch, n, 3, heads, head_dim)

@@ -57,6 +57,23 @@ def test_triton_is_asked_once_for_a_kind_of_arguments(launched):
     assert launched[1][1:] == ((2, 1, 1), (x, 32, 16)) and launched[2][1:] == ((3, 1, 1), (x, 48, 16))
 
 
+def test_what_one_gpu_compiled_is_not_run_on_another(launched, monkeypatch):
+    x, at = torch.zeros(32), [0]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: at[0])
+    for at[0] in (0, 1, 0, 1):
+        plan().launch((x,))
+    assert [where for where, *_ in launched] == ["triton", "triton", "compiled", "compiled"]
+
+
+def test_a_number_that_needs_64_bits_is_another_kind(launched):
+    """Compiled for 32 bits, a kernel would take its lower half; all four are multiples of 16, so of one kind otherwise."""
+    x = torch.zeros(32)
+    for n in (2**31 - 16, 2**31, 2**31 + 16, 2**31 - 32):
+        plan(n).launch((x,))
+    assert [where for where, *_ in launched] == ["triton", "triton", "compiled", "compiled"]
+    assert [launch.fact(n)[2] for n in (2**31 - 1, 2**31)] == [True, False]
+
+
 def test_open_hooks_see_every_launch_and_leave_nothing_behind(launched):
     x, known = torch.zeros(32), plan()
     known.launch((x,))

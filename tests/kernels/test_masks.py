@@ -69,6 +69,27 @@ def test_partly_seen_tiles_lie_on_both_sides_of_whole_ones(name, overlap):
     within_budget("lse", lse, plain_lse, exact_lse.cpu())
 
 
+@register
+class keys_from:
+    """keys_from(first): the keys before `first` are hidden, by their scores alone: no tile is skipped, and no key asked whether it is seen."""
+
+    @triton.jit
+    def score(score, batch, head, i, j, first):
+        return tl.where(j >= first, score, -float("inf"))
+
+
+@pytest.mark.parametrize("first", [16, 32, 37])
+@pytest.mark.parametrize("n_k", [48, 50])
+def test_a_score_of_minus_infinity_for_a_whole_tile_gives_no_nan(first, n_k):
+    """After the first tiles every row's maximum is still -inf, also where tiles are seen whole."""
+    q, k, v = AttentionProblem(20, n_k, 8, heads=2, dtype="float32").tensors(0, DEVICE)
+    o, lse = forward(q, k, v, *decode(*keys_from(first).encode()), 0.5, tile=Tile(16, 16, 4, 1))
+    exact, exact_lse = standard(*(x.double() for x in (q, k, v)), scale=0.5, see=lambda i, j: j + 0 * i >= first)
+    plain, plain_lse = standard(q, k, v, scale=0.5, see=lambda i, j: j + 0 * i >= first)
+    within_budget("o", o, plain, exact.cpu())
+    within_budget("lse", lse, plain_lse, exact_lse.cpu())
+
+
 @triton.jit
 def range_kernel(out, first, last, begin, end, mask_params, MASKS: tl.constexpr, OF_KEYS: tl.constexpr):
     if OF_KEYS:

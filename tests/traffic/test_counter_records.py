@@ -13,7 +13,7 @@ from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import counter_records as records
 from flashlab.traffic import counters, ncu
-from flashlab.traffic.counter_records import CounterRecord, count_or_recall_many, digest, grid, held, load, measure_or_recall, measure_or_recall_many, recall, record, stale
+from flashlab.traffic.counter_records import CounterRecord, count_or_recall_many, digest, grid, held, load, measure_or_recall_many, recall, record, stale
 from flashlab.traffic.launches import Counted, Uncounted, launch
 
 PROBLEM = AttentionProblem(1024, 1024, 64, heads=16, dtype="bfloat16")
@@ -112,21 +112,21 @@ def test_the_newest_record_of_a_problem_is_recalled():
 def test_without_a_gpu_the_recorded_one_is_shown_and_says_why(folder, monkeypatch):
     monkeypatch.setattr(runtime, "device", lambda: "cpu")
     with pytest.raises(ERRORS["count_recorded"][0]) as caught:
-        measure_or_recall("triton", PROBLEM)
+        measure_or_recall_many([("triton", "forward", PROBLEM)])
     assert str(caught.value).startswith("triton forward, n 1,024, head_dim 64, full was not counted here and is not recorded. Counting with")
     assert str(caught.value).endswith("Recorded are: none.")
     provenance.append(made().to_json(), folder / "gpu.jsonl")
-    one = measure_or_recall("triton", PROBLEM)
+    (one,) = measure_or_recall_many([("triton", "forward", PROBLEM)])
     assert one.launches == LAUNCHES
     assert one.where.startswith("recorded on NVIDIA H200, 2026-11-05; not counted here: Counting with Nsight Compute needs a CUDA GPU")
     with pytest.raises(LookupError, match="no workload is called 'tritn'"):
-        measure_or_recall("tritn", PROBLEM)
+        measure_or_recall_many([("tritn", "forward", PROBLEM)])
 
 
 def test_with_a_gpu_it_is_counted(monkeypatch):
     here = Counted("triton", "forward", PROBLEM, LAUNCHES, "counted here")
     monkeypatch.setattr(records, "count_many", lambda requests, **options: [here for _ in requests])
-    assert measure_or_recall("triton", PROBLEM) == here
+    assert measure_or_recall_many([("triton", "forward", PROBLEM)]) == [here]
 
 
 def test_of_a_list_only_what_could_not_be_counted_is_recalled(folder, monkeypatch):

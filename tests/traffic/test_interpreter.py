@@ -341,6 +341,14 @@ def test_before_the_first_element_and_between_the_rows_are_outside_too():
         trace(copy_kernel, (1, 1), x, out, 4, 5, -8, 1, 8, 1, BR=4, BC=8)
 
 
+def test_elements_of_strides_that_do_not_nest_are_inside_and_what_lies_between_is_not():
+    x, out = torch.arange(32.0, device=DEVICE).as_strided((4, 4), (3, 2)), torch.zeros(4, 4, device=DEVICE)
+    recorded = trace(copy_kernel, (1, 1), x, out, 4, 4, 3, 2, 4, 1, BR=4, BC=4)
+    assert torch.equal(out, x) and places(recorded, "load") == [("load", "x", 0, 0, 4, 4, 4 * len(x.unique()))]
+    with pytest.raises(IndexError, match="would read x at element offset 1 .* has no such element; 2 of the 16 "):  # 1 and 14
+        trace(copy_kernel, (1, 1), x, out, 4, 4, 4, 1, 4, 1, BR=4, BC=4)
+
+
 @triton.jit
 def wide_kernel(x_ptr):
     tl.load((x_ptr + 1).to(tl.pointer_type(tl.int32), bitcast=True) + tl.arange(0, 2))

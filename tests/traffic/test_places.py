@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from flashlab.errors import ERRORS
+from flashlab.traffic import places
 from flashlab.traffic.places import Argument, Tile, cut, distinct, short_names, stored_tile
 
 VIEWS = {
@@ -15,6 +17,10 @@ VIEWS = {
     "every other": torch.zeros(6, 8, 10, 12)[::2, 1::2, ::2, 1::2],
     "ones": torch.zeros(1, 4, 1, 6),
     "sliding window": torch.zeros(40).as_strided((5, 3), (2, 1)),
+    "strides that do not nest": torch.arange(32.0).as_strided((4, 4), (3, 2)),
+    "nor these": torch.zeros(99).as_strided((2, 3, 2, 4), (7, 6, 15, 4)),
+    "nor these with a dimension in steps of 0": torch.zeros(32).as_strided((4, 5, 4), (3, 0, 2)),
+    "strides that interleave": torch.zeros(32).as_strided((3, 2), (2, 5)),
 }
 
 
@@ -28,11 +34,29 @@ def test_every_element_is_found_and_nothing_else(view):
     assert inside.all()
     back = sum(found[dimension] * tensor.stride(dimension) for dimension in found)
     np.testing.assert_array_equal(back, offsets)
-    if view != "sliding window":  # there, elements share addresses
+    if len(set(offsets)) == len(offsets):  # else elements share addresses
         for dimension in found:
             np.testing.assert_array_equal(found[dimension], index[dimension])
     others = np.setdiff1d(np.arange(-50, offsets.max() + 50), offsets)
     assert not argument.locate(others * 4)[1].any()
+
+
+def test_a_list_of_elements_is_not_without_end(monkeypatch):
+    monkeypatch.setattr(places, "MOST_LISTED", 16)
+    assert Argument("x", torch.zeros(32).as_strided((4, 4), (3, 2)), 0, False).locate(np.array([16]))[1].all()
+    long = Argument("x", torch.zeros(32).as_strided((5, 4), (3, 2)), 0, False)  # untouched it is no fault
+    with pytest.raises(ERRORS["trace_strides"][0]) as caught:
+        long.locate(np.array([16]))
+    assert str(caught.value) == (
+        "x, of shape (5, 4) and strides (3, 2), has elements that only a list of them all tells from what lies between, and a list of 20"
+        " is too long; at most 16 are listed. Pass x.contiguous(), or a smaller part."
+    )
+    assert Argument("x", torch.zeros(5, 4), 0, False).locate(np.array([16]))[1].all()  # strides that nest need no list
+
+
+def test_what_is_empty_has_no_element():
+    for strides in ((3, 2, 1), (9, 3, 1)):
+        assert not Argument("x", torch.zeros(32).as_strided((0, 4, 4), strides), 0, False).locate(np.arange(-4, 99))[1].any()
 
 
 def test_a_partly_outside_or_unaligned_access_is_outside():

@@ -56,6 +56,12 @@ class Tensor:
     def __len__(self):
         return self.shape[0]
 
+    def __getitem__(self, place):
+        raise TypeError(f"{self.name} lies in HBM and is no array: to read a tile use {self.name}.load(...)")
+
+    def __setitem__(self, place, tile):
+        raise TypeError(f"{self.name} lies in HBM and is no array: to write a tile use {self.name}.store(..., tile)")
+
     def load(self, rows, cols=slice(None)):
         """A copy of those rows (and columns)."""
         return _ask(self._line, {"ask": "load", "tensor": self.name, "rows": _ends(rows), "cols": _ends(cols)})["tile"]

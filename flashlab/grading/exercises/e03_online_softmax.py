@@ -252,6 +252,9 @@ TESTS = {
          rows_of(5, 9, 4, 16, masked=0.5, blind=(0, 3)), rows_of(2, 3, 8, 17, shift=-1e4), rows_of(3, 64, 4, 18)],
     ),
 }  # fmt: skip
+WHERE_FULL = {  # by the kind of exception
+    "MemoryError": "All rows fit with block_k scores of each, not with all n_k. Go over tiles(n_k, block_k), load one tile at a time, and keep of it only the state that update returns."
+}
 KINDS = {
     "update": (update_call, (hinted(UPDATE, HINTS["update"], RETURNED),)),
     "merge": (merge_call, (hinted(MERGE, HINTS["merge"], RETURNED),)),
@@ -262,5 +265,5 @@ EXERCISE = Exercise(
     name="e03_online_softmax",
     title="The entropy of a row in one pass",
     lesson="03_online_softmax",
-    tests=tuple(Test(name, points, function, tuple(cases), *KINDS[function]) for name, (function, points, cases) in TESTS.items()),
+    tests=tuple(Test(name, points, function, tuple(cases), *KINDS[function], hints=WHERE_FULL) for name, (function, points, cases) in TESTS.items()),
 )
