@@ -204,6 +204,8 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "a second derivative was asked for, but {given} has none. Drop create_graph=True, or use"
         " flashlab.kernels.standard, which PyTorch can differentiate twice.",
     ),
+    "tensor": (TypeError, "{argument} is of type {given}; it must be a tensor. Convert it first: torch.as_tensor({argument})."),
+    "step_inputs": (ValueError, "the steps take {needed}, and {argument} has {given}. kernels.forward.forward takes any."),
     "mask": (
         TypeError,
         "mask is of type {given}; it must be a Mask, e.g. masks.window(128, 0), or two joined by &. For one given as a"
@@ -211,6 +213,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "mask_function": (TypeError, "the mask {mask} defines {given}, which no kernel calls. A mask may define {allowed}."),
     "mask_empty": (TypeError, "the mask {mask} defines neither visible nor score, so it does nothing. Define one, under @triton.jit."),
+    "mask_range": (
+        TypeError,
+        "the mask {mask} defines {given} but not visible, so nothing would hide what lies between a range and its tiles' edges."
+        " Define visible too.",
+    ),
     "mask_arguments": (
         TypeError,
         "the functions of the mask {mask} do not end with the same parameters. Each takes the kernel's arguments first"

@@ -262,7 +262,7 @@ def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, ti
     if fused:
         padded = max(triton.next_power_of_2(q.shape[3]), SMALLEST_DOT)
         added = torch.zeros((*q.shape[:3], padded), dtype=torch.float32, device=q.device)
-    fold = scale > 0 and not any(masks.rescores)
+    fold = not any(masks.rescores)
     for n, tile in enumerate(tiles):
         plan = plan_keys(q, k, v, do, lse, delta, dk, dv, masks, mask_params, fold, fused, n == 0, n == len(tiles) - 1, tile)
         plan.launch((q, k, v, do, lse, delta, added, dk, dv), scale, mask_params)
@@ -285,7 +285,7 @@ def plan_keys(q, k, v, do, lse, delta, dk, dv, masks, mask_params, fold, fused, 
 def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
     """dq."""
     dq = torch.empty_like(q)
-    fold = scale > 0 and not any(masks.rescores)
+    fold = not any(masks.rescores)
     plan = plan_queries(q, k, v, do, lse, delta, dq, masks, mask_params, fold, tile)
     plan.launch((q, k, v, do, lse, delta, dq), scale, mask_params)
     return dq

@@ -61,6 +61,8 @@ class MaskKind:
                 raise error("mask_function", mask=source.__name__, given=name, allowed=", ".join(FUNCTIONS))
         if not {"visible", "score"} & set(given):
             raise error("mask_empty", mask=source.__name__)
+        if "visible" not in given and {"key_range", "query_range"} & set(given):
+            raise error("mask_range", mask=source.__name__, given=" and ".join(name for name in ("key_range", "query_range") if name in given))
         self.name, self.__name__, self.__doc__ = f"{source.__module__}.{source.__qualname__}", source.__name__, source.__doc__
         self.source, self.given = source, given
         counts = {len(inspect.signature(f.fn).parameters) - FUNCTIONS[name] for name, f in given.items()}

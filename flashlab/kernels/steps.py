@@ -7,7 +7,7 @@ Unlike forward.py: pointers only, head_dim a power of two, a tile of keys multip
 of the kernel, so a step's compiled code holds what the step says and nothing else.
 
 Traffic, in elements, as forward.py's: q, o and lse once; k and v once for each program, less the tiles it skips (SKIP).
-Does not handle: rows that see no key (causal with n_q > n_k), masks, tensors with gaps, offsets from 2³¹ on.
+Does not handle: rows that see no key (causal with n_q > n_k), which it refuses; masks; offsets from 2³¹ on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import torch
 import triton
 import triton.language as tl
 
+from flashlab.errors import error
 from flashlab.kernels import masks
 from flashlab.kernels.flash1 import flash1
 from flashlab.kernels.forward import forward
 from flashlab.kernels.primitives import INF, LOG2_E, place
 from flashlab.kernels.tiles import INTERPRETED, Tile, architecture, heads_at_once
+from flashlab.kernels.unfused import checked
 
 
 @triton.jit
@@ -149,7 +151,7 @@ def _both(*tile) -> dict[int, Tile]:
 
 _TALL, _WARPS = _both(128, 64, 4, 3), _both(128, 64, 8, 3)
 _FIT = {64: Tile(64, 128, 4, 2, 168), 128: Tile(128, 64, 8, 2, 128)}  # the library's own
-_SMALL = Step("small", None, "lesson 06's kernel as you traced it: 16 × 16", "k and v pass once for each 16 queries: bytes from the L2 bind", True, _both(16, 16, 4, 3))
+_SMALL = Step("small", None, "lesson 06's kernel as you traced it: 16 × 16", "k and v pass once for each 16 queries, and 16 rows fill no tensor core", True, _both(16, 16, 4, 3))
 _TILES = _SMALL._replace(
     name="tiles", after="small", changes="tiles of 128 × 64", expected="an eighth of the bytes, and products large enough for all of a tensor core", tiles=_TALL
 )
@@ -196,9 +198,10 @@ STEPS = {
 
 
 def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None, tile: Tile | None = None):
-    """(o like q, lse (batch, heads, n_q) float32) by one step of the ladder; contiguous tensors, 16-bit on a GPU.
+    """(o like q, lse (batch, heads, n_q) float32) by one step of the ladder; 16-bit tensors on a GPU.
 
-    In the interpreter tiles are 16 × 16, and bfloat16 is computed in float32, since its products are wrong there.
+    In the interpreter tiles are 16 × 16, and bfloat16 is computed in float32, since its products are wrong there. Raises
+    ValueError or TypeError for what a step cannot take.
 
     >>> from flashlab.runtime import device
     >>> q, k, v = (torch.ones(1, 2, n, 16, device=device()) for n in (3, 5, 5))
@@ -208,12 +211,15 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     """
     one, interpreted = STEPS[name], architecture(q.device) == 0
     tile = tile or (INTERPRETED if interpreted else one.tiles and one.tile(q.shape[3]) or None)
-    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    scale = checked(q, k, v, scale)
     if one.kernel == "flash1_kernel":
         return flash1(q, k, v, causal=causal, scale=scale, tile=tile)
     if one.kernel == "forward_kernel":
         mask = masks.causal() if causal else masks.Mask()
-        return forward(q, k, v, *masks.decode(*mask.encode()), scale, tile=tile)
+        with torch.cuda.device_of(q):
+            return forward(q, k, v, *masks.decode(*mask.encode()), scale, tile=tile)
+    q, k, v = (x.contiguous() for x in (q, k, v))
+    _fits(q, k, causal)
     if interpreted and q.dtype == torch.bfloat16:
         o, lse = step(name, q.float(), k.float(), v.float(), causal=causal, scale=scale, tile=tile)
         return o.to(q.dtype), lse
@@ -226,3 +232,12 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         grid = (triton.cdiv(n_q, tile.block_q) * batch * heads,)
         step_kernel[grid](q, k, v, o, lse, batch * heads, at_once, n_q, n_k, scale, **constants, **sizes, **tile.options())
     return o, lse
+
+
+def _fits(q: torch.Tensor, k: torch.Tensor, causal: bool) -> None:
+    """Raises ValueError for what lesson 06's kernel leaves out."""
+    (heads, n_q, head_dim), (kv_heads, n_k) = q.shape[1:], k.shape[1:3]
+    if head_dim < 16 or head_dim & (head_dim - 1):
+        raise error("step_inputs", needed="a head_dim that is a power of two from 16 on", argument="q", given=f"head_dim {head_dim}")
+    if not n_q or not n_k or (causal and n_q > n_k):
+        raise error("step_inputs", needed="at least one key for each query", argument="q", given=f"{n_q} rows, k {n_k}")

@@ -560,6 +560,14 @@ def test_no_limit_is_two_to_the_thirty():
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name, given", [("q", [1]), ("v", None), ("sink", [0.0, 1.0])])
+def test_what_is_no_tensor_is_named(name, given):
+    q, k, v = tensors()
+    with pytest.raises(TypeError) as caught:
+        attention(**({"q": q, "k": k, "v": v} | {name: given}))
+    assert str(caught.value) == f"{name} is of type {type(given).__name__}; it must be a tensor. Convert it first: torch.as_tensor({name})."
+
+
 def test_shapes_without_data_on_meta_tensors():
     q, k, v = (torch.empty(1, 2, n, 8, device="meta", dtype=torch.float16) for n in (9, 11, 11))
     o, lse = attention(q, k, v, causal=True, return_lse=True)

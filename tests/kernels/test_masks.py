@@ -183,6 +183,11 @@ def test_wrong_masks_are_named():
             lambda: register(type("hollow", (), {})),
             "the mask hollow defines neither visible nor score, so it does nothing. Define one, under @triton.jit.",
         ),
+        "mask_range": (
+            lambda: register(type("loose", (), {"score": score, "key_range": masks.window.given["key_range"]})),
+            "the mask loose defines key_range but not visible, so nothing would hide what lies between a range and its tiles' edges."
+            " Define visible too.",
+        ),
         "mask_arguments": (
             lambda: register(type("uneven", (), {"visible": visible, "score": score})),
             "the functions of the mask uneven do not end with the same parameters. Each takes the kernel's arguments first"

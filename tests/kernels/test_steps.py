@@ -55,6 +55,39 @@ def test_bfloat16_in_the_interpreter_is_computed_in_float32():
     assert o.dtype == torch.bfloat16 and (o.double() - exact).abs().max() < 1e-2
 
 
+@pytest.mark.parametrize("name", ["fold", "library", "flash1"])
+def test_any_strides(name):
+    q, k, v = (x.mT.contiguous().mT for x in tensors(20, 20, 16, dtype="float32" if DEVICE == "cpu" else "bfloat16"))
+    for given, right in zip(step(name, q, k, v, causal=True), step(name, *(x.contiguous() for x in (q, k, v)), causal=True)):
+        assert torch.equal(given, right)
+
+
+@pytest.mark.parametrize(
+    "sizes, options, text",
+    [
+        ((5, 5, 12), {}, "^the steps take a head_dim that is a power of two from 16 on, and q has head_dim 12. kernels.forward.forward takes any.$"),
+        ((5, 5, 8), {}, "q has head_dim 8"),
+        ((5, 4, 16), {"causal": True}, "^the steps take at least one key for each query, and q has 5 rows, k 4."),
+        ((5, 0, 16), {}, "q has 5 rows, k 0"),
+        ((5, 5, 16), {"heads": 3, "kv_heads": 3, "k_heads": 2}, "heads"),
+    ],
+)
+def test_what_a_step_cannot_take_is_refused(sizes, options, text):
+    heads = {name: options[name] for name in ("heads", "kv_heads") if name in options}
+    q, k, v = tensors(*sizes, **heads)
+    k, v = (x[:, : options.get("k_heads", x.shape[1])] for x in (k, v))
+    with pytest.raises(ValueError, match=text):
+        step("fold", q, k, v, causal=options.get("causal", False))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_step_is_launched_on_the_tensors_own_gpu(name, monkeypatch):
+    seen, real = [], torch.cuda.device_of
+    monkeypatch.setattr(torch.cuda, "device_of", lambda x: seen.append(x) or real(x))
+    step(name, *tensors(16, 16, 16, dtype="float32" if DEVICE == "cpu" else "bfloat16"))
+    assert seen
+
+
 def recorded(name, problem, tile):
     traces = []
     with launches(lambda launch: traces.append(trace(launch.kernel, launch.grid, *launch.args, **launch.meta))):
