@@ -22,6 +22,7 @@ from flashlab.errors import error
 from flashlab.kernels import masks
 from flashlab.kernels.flash1 import flash1
 from flashlab.kernels.forward import forward
+from flashlab.kernels.powers import mixed_powers
 from flashlab.kernels.primitives import INF, LOG2_E, place
 from flashlab.kernels.tiles import INTERPRETED, Tile, architecture, heads_at_once
 from flashlab.kernels.unfused import checked
@@ -30,12 +31,14 @@ from flashlab.kernels.unfused import checked
 @triton.jit
 def take(
     state, q_tile, k, v, kv_head, rows, start, n_q, n_k, scale,
-    MASKED: tl.constexpr, EXP2: tl.constexpr, FOLD: tl.constexpr, DIVIDE: tl.constexpr, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr,
+    MASKED: tl.constexpr, EXP2: tl.constexpr, FOLD: tl.constexpr, DIVIDE: tl.constexpr, MIXED: tl.constexpr, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys into (row_max, row_sum, acc): lesson 06's loop body. MASKED: ask every score whether its key is seen.
 
     EXP2: tl.exp2, not tl.exp. FOLD: scale and LOG2_E are one factor, so a score takes one multiply-add before its exponential.
-    DIVIDE: acc is divided by row_sum in every step and multiplied back in the next, as in FlashAttention-1.
+    DIVIDE: acc is divided by row_sum in every step and multiplied back in the next, as in FlashAttention-1. MIXED: where no
+    score is asked, a quarter of the powers of two by polynomials.
     """
     row_max, row_sum, acc = state
     keys = start + tl.arange(0, BLOCK_K)
@@ -58,7 +61,8 @@ def take(
         unit = scale * LOG2_E
         base = new_max * unit
         rescale = tl.exp2(row_max * unit - base)
-        weights = tl.exp2(scores * unit - base[:, None])
+        scores = scores * unit - base[:, None]
+        weights = mixed_powers(scores) if MIXED and not MASKED else tl.exp2(scores)
     elif EXP2:
         rescale = tl.exp2((row_max - new_max) * LOG2_E)
         weights = tl.exp2((scores - new_max[:, None]) * LOG2_E)
@@ -80,7 +84,7 @@ def take(
 @triton.jit
 def step_kernel(
     q, k, v, o, lse, all_heads, at_once, n_q, n_k, scale,
-    SKIP: tl.constexpr, WHOLE: tl.constexpr, EXP2: tl.constexpr, FOLD: tl.constexpr, DIVIDE: tl.constexpr, LONGEST: tl.constexpr,
+    SKIP: tl.constexpr, WHOLE: tl.constexpr, EXP2: tl.constexpr, FOLD: tl.constexpr, DIVIDE: tl.constexpr, MIXED: tl.constexpr, LONGEST: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """o and lse of one tile of queries of one head. SKIP: end the loop with the last key seen. WHOLE: tiles that every query
@@ -107,9 +111,9 @@ def step_kernel(
         if CAUSAL:
             whole = tl.minimum(n_k, tile * BLOCK_Q + n_k - n_q + 1) // BLOCK_K * BLOCK_K
         for start in range(0, whole, BLOCK_K):
-            state = take(state, q_tile, k, v, head // GROUP, rows, start, n_q, n_k, scale, False, EXP2, FOLD, DIVIDE, CAUSAL, HEAD_DIM, BLOCK_K)
+            state = take(state, q_tile, k, v, head // GROUP, rows, start, n_q, n_k, scale, False, EXP2, FOLD, DIVIDE, MIXED, CAUSAL, HEAD_DIM, BLOCK_K)
     for start in range(whole, end, BLOCK_K):
-        state = take(state, q_tile, k, v, head // GROUP, rows, start, n_q, n_k, scale, True, EXP2, FOLD, DIVIDE, CAUSAL, HEAD_DIM, BLOCK_K)
+        state = take(state, q_tile, k, v, head // GROUP, rows, start, n_q, n_k, scale, True, EXP2, FOLD, DIVIDE, MIXED, CAUSAL, HEAD_DIM, BLOCK_K)
     row_max, row_sum, acc = state
 
     o_tile = acc if DIVIDE else acc / row_sum[:, None]
@@ -136,6 +140,7 @@ class Step(NamedTuple):
     exp2: bool = True
     fold: bool = False
     divide: bool = False
+    mixed: bool = False
     longest: bool = False
     heads: str = "one"
     kernel: str = "step_kernel"
@@ -188,6 +193,10 @@ STEPS = {
         _LONGEST,
         _L2,
         _L2._replace(name="all-heads", after="l2", changes="all heads take turns", expected="k and v of all heads do not fit the L2: more DRAM", kept=False, heads="all"),
+        _L2._replace(
+            name="mixed", after="l2", changes="a quarter of the powers of two by polynomials",
+            expected="powers take as long as products at head_dim 64: a quarter less of them", kept=False, mixed=True,
+        ),
         _LIBRARY,
         _LIBRARY._replace(
             name="overlap", after="library", changes="weights · v left running in the next softmax", expected="registers for two tiles of scores: fewer programs or spills",
@@ -226,7 +235,7 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     (batch, heads, n_q, head_dim), (kv_heads, n_k) = q.shape, k.shape[1:3]
     o, lse = torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     at_once = {"one": 1, "l2": heads_at_once(k), "all": batch * heads}[one.heads]
-    constants = {"SKIP": one.skip, "WHOLE": one.whole, "EXP2": one.exp2, "FOLD": one.fold, "DIVIDE": one.divide, "LONGEST": one.longest}
+    constants = {"SKIP": one.skip, "WHOLE": one.whole, "EXP2": one.exp2, "FOLD": one.fold, "DIVIDE": one.divide, "MIXED": one.mixed, "LONGEST": one.longest}
     sizes = {"GROUP": heads // kv_heads, "CAUSAL": causal, "HEAD_DIM": head_dim, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k}
     with torch.cuda.device_of(q):
         grid = (triton.cdiv(n_q, tile.block_q) * batch * heads,)

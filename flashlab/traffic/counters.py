@@ -30,7 +30,8 @@ from flashlab.traffic.launches import METRICS, OPTIONAL, Counted, Launch, Uncoun
 # The names that flashlab/workloads.py knows (a test holds them equal) and the passes each has.
 BOTH = ("forward", "backward")
 STEPS = (  # of kernels/steps.py, as steps/NAME
-    "flash1", "small", "tiles", "all-tiles", "divide", "e", "wide", "warps", "stages", "fit", "fold", "whole", "longest", "l2", "all-heads", "library", "overlap",
+    "flash1", "small", "tiles", "all-tiles", "divide", "e", "wide", "warps", "stages", "fit", "fold", "whole", "longest", "l2", "all-heads", "mixed",
+    "library", "overlap",
 )  # fmt: skip
 WORKLOADS = {
     "standard": BOTH, "unfused": ("forward",), "flash1": ("forward",), "triton": BOTH, "triton/fused": ("backward",),

@@ -32,7 +32,7 @@ def compile_step(name, head_dim):
         return compiled, resources(compiled, 90)
     tile = step.tile(head_dim)
     given = {"lse": "*fp32", "all_heads": "i32:16", "at_once": "i32:16", "n_q": "i32:16", "n_k": "i32:16", "scale": "fp32"}
-    given |= {"SKIP": step.skip, "WHOLE": step.whole, "EXP2": step.exp2, "FOLD": step.fold, "DIVIDE": step.divide, "LONGEST": step.longest}
+    given |= {"SKIP": step.skip, "WHOLE": step.whole, "EXP2": step.exp2, "FOLD": step.fold, "DIVIDE": step.divide, "MIXED": step.mixed, "LONGEST": step.longest}
     given |= {"GROUP": 1, "CAUSAL": True, "HEAD_DIM": head_dim, "BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k}
     given = {parameter: given.get(parameter, "*bf16") for parameter in step_kernel.arg_names}
     compiled = compile_kernel(step_kernel, given, 90, tile.warps, tile.stages, maxnreg=tile.registers)
