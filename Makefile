@@ -2,7 +2,7 @@
 # make test        every test, the lessons included; browser tests need Chromium
 # make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
 # make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
-# make reproduce   on a GPU, about 20 minutes: every recorded result, every figure (into figures/), then what record does
+# make reproduce   on a GPU, about 20 minutes (two GPUs: 12): every recorded result, every figure (into figures/), then what record does
 # make exercises   exercises/ from solutions/, for instructors
 # make student-release   build/flashlab-student: the course without solutions/ and hidden tests
 # make test-triton-versions   the tracer's tests on the oldest, a middle and the newest Triton of the range
@@ -40,15 +40,22 @@ test-gpu:
 record:
 	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
 
-# What fails is said, and the rest goes on. RESUME=1 keeps what an interrupted run of today has timed and counted.
+# What fails is said, and the rest goes on. RESUME=1 keeps what an interrupted run of today has timed and counted. With a
+# second GPU counting is done on that one while the first is timed; what it prints comes after.
 reproduce: resume := $(if $(RESUME),--resume)
 reproduce: anew := $(if $(RESUME),,--anew)
 reproduce:
 	@$(RUN) -m flashlab.cli doctor --gpu
 	@status=0; run() { echo "== flashlab $$*"; $(RUN) -m flashlab.cli "$$@" || status=1; }; \
-	for what in forward backward growth; do run bench $$what $(resume) --figures figures; done; \
-	run bench steps; run bench lengths $(resume) --figures figures --page notebooks/labs/lab1_speedup_vs_length.md; \
-	run count --record $(anew) --budget 400; run count --record steps $(anew) --budget 200; run record $(NOTEBOOKS); exit $$status
+	timed() { for what in forward backward growth; do run bench $$what $(resume) --figures figures; done; \
+	    run bench steps; run bench lengths $(resume) --figures figures --page notebooks/labs/lab1_speedup_vs_length.md; }; \
+	counted() { run count --record $(anew) --budget 400; run count --record steps $(anew) --budget 200; return $$status; }; \
+	gpus=$${CUDA_VISIBLE_DEVICES:-$$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd,)}; \
+	case $$gpus in \
+	    *,*) log=$$(mktemp); second=$${gpus#*,}; CUDA_VISIBLE_DEVICES=$${second%%,*} counted > $$log 2>&1 & timed; wait $$! || status=1; cat $$log; rm $$log ;; \
+	    *) timed; counted ;; \
+	esac; \
+	run record $(NOTEBOOKS); exit $$status
 
 exercises: $(VENV)/.flashlab-test
 	@$(HERE) -m flashlab.grading.release

@@ -347,6 +347,21 @@ def test_reproduce_measures_anew_or_goes_on(machine):
     assert [line.replace(" --anew", "") for line in anew] == [line.replace(" --resume", "") for line in on]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_reproduce_counts_on_a_second_gpu_meanwhile(machine, tmp_path, fails):
+    log, bin = tmp_path / "log", tmp_path / "bin"
+    for command in ("mktemp", "paste", "cat", "rm"):
+        (bin / command).symlink_to(shutil.which(command))
+    machine.put("nvidia-smi", "#!/bin/sh\nprintf '0\\n1\\n'\n")
+    stop = "case $* in *steps*--anew*) exit 3;; esac" if fails else ""
+    machine.put("python3", f'#!/bin/sh\nshift 2\necho "${{{{CUDA_VISIBLE_DEVICES:-all}}}} $*" >> {log}\n{stop}\n')
+    done = machine.make("reproduce", "PYTHON=python3")
+    assert (done.status != 0) == fails and "== flashlab count --record --anew --budget 400" in done.out
+    first, second = ([line.partition(" ")[2].split(" --")[0] for line in done.ran if line.startswith(gpu)] for gpu in ("all", "1"))
+    assert first == ["doctor", *(f"bench {what}" for what in ("forward", "backward", "growth", "steps", "lengths")), "record"]
+    assert second == ["count", "count"] and done.ran[-1] == "all record"
+
+
 @pytest.mark.skipif(runtime.device() == "cuda", reason="this machine has a GPU")
 @pytest.mark.parametrize("target, what", [("test-gpu", "This"), ("record", "Recording"), ("reproduce", "This")])
 def test_without_a_gpu_the_real_targets_say_why(target, what):
