@@ -174,9 +174,11 @@ def latest(records: Iterable[Record]) -> list[Record]:
 def to_resume(records: Iterable[Record], pass_: str, cells: Iterable[tuple[str, AttentionProblem]], device: str, budget_ms: float = 0) -> list[Record]:
     """What an interrupted run of today has already timed of `cells`, (kernel, problem): one date, this device, these versions, not stale.
 
-    What was timed for less than `budget_ms`, as by --quick, or for an unknown time, is not done.
+    What was timed for less than `budget_ms`, as by --quick, or for an unknown time, is not done. A run begins with the first
+    problem of `cells`; one that only shares a later one (growth's is a cell of the grid) is another.
     """
-    wanted = {(kernel, key_of(pass_, problem)) for kernel, problem in cells}
+    cells = [(kernel, key_of(pass_, problem)) for kernel, problem in cells]
+    wanted = set(cells)
     here, today = {"device": device_name(device), **provenance.versions()}, provenance.now().partition("T")[0]
     found = [
         one
@@ -184,7 +186,7 @@ def to_resume(records: Iterable[Record], pass_: str, cells: Iterable[tuple[str, 
         if (one.kernel, one.problem) in wanted and one.date.startswith(today) and not stale(one) and all(getattr(one, k) == v for k, v in here.items())
         and (one.budget_ms or 0) >= budget_ms
     ]
-    newest = max((one.date for one in found), default=None)
+    newest = max((one.date for one in found if one.problem == cells[0][1]), default=None)
     return [one for one in found if one.date == newest]
 
 

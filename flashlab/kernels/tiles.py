@@ -37,14 +37,16 @@ half hidden; 64 x 64 tiles with at most 128 registers give 315 there instead of 
 4,096 (444 / 454) and without a mask (453 / 472 at 2,048): so n and the masks choose too (FORWARD_SHORT). Leaving out the
 care for rows without a key where tiles are seen whole gave 0.7 percent at 64 and 1 at 128; with overlap, at 256, it cost 2 to 9
 for n of 1,024 and more (why is not known), so there it stays. Row sums kept as eight columns a row until the end: up to 5
-percent slower, for their registers.
+percent slower, for their registers. A quarter of the powers of two by polynomials (powers.py), where tiles are seen whole: 0.94 of the
+speed at 64, 0.97 at 128, the same at 256; an eighth: 0.98, 0.99 and the same. Registers and spills did not change: a polynomial takes
+eight instructions for one that waits in a unit of its own, and it is the schedulers that are short of time.
 
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
-and 1.40 times SDPA's flash kernel): forward 1.60, 1.73 and 1.81 at head_dim 64, 128 and 256, and 1.02, 0.93 and 0.85 times
-cuDNN; backward 1.43, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.85, 0.79 and 0.84. At head_dim 64 that is 1.598; the same
-kernel's run on another H200 gave 1.606. What stands in the way there: a tile of 64 x 128 scores takes a multiprocessor 512
+and 1.40 times SDPA's flash kernel): forward 1.61, 1.74 and 1.83 at head_dim 64, 128 and 256, and 1.03, 0.93 and 0.86 times
+cuDNN; backward 1.43, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.85, 0.79 and 0.84. At head_dim 64 that is 1.612; the same
+loop's runs on three other H200s gave 1.598, 1.606 and 1.617. What stands in the way there: a tile of 64 x 128 scores takes a multiprocessor 512
 cycles of exponentials (16 a cycle) and 512 of products (4,096 FLOP a cycle), and a program does one after the other, so only
-the programs beside it overlap them; n of 1,024 is the weakest at 1.46, with eight tiles a program between filling and draining.
+the programs beside it overlap them; n of 1,024 is the weakest at 1.48, with eight tiles a program between filling and draining.
 """
 
 from __future__ import annotations

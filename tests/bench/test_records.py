@@ -169,6 +169,16 @@ def test_an_interrupted_run_is_found_again(monkeypatch):
     assert to_resume(both, "forward", cells, "cpu") == both and to_resume(both, "forward", [], "cpu") == []
 
 
+def test_a_later_run_that_shares_a_cell_hides_none(monkeypatch):
+    """`flashlab bench growth` times one cell of the grid, too: resuming the grid goes on with the grid's run."""
+    today = provenance.now()[:10]
+    problems = [PROBLEM, PROBLEM.with_(n_q=2048, n_k=2048), PROBLEM.with_(n_q=4096, n_k=4096)]
+    grid = [record("triton", "forward", p, TIMING, date=f"{today}T00:00:01+00:00", device="cpu") for p in problems[:2]]
+    growth = record("triton", "forward", problems[2], TIMING, date=f"{today}T00:00:02+00:00", device="cpu")
+    assert to_resume([*grid, growth], "forward", [("triton", p) for p in problems], "cpu") == grid
+    assert to_resume([growth], "forward", [("triton", p) for p in problems], "cpu") == []
+
+
 def test_a_quicker_runs_cells_are_not_taken_as_done(monkeypatch):
     """--quick repeats a kernel for half as long as the whole grid does: its numbers are not the whole grid's."""
     today = provenance.now()
