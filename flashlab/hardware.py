@@ -20,6 +20,9 @@ from flashlab.problem import AttentionProblem, check_size
 from flashlab.traffic.model import attention_flops, fused_traffic
 
 
+FEWER_WARPS = {(7, 5): 32, (8, 6): 48, (8, 7): 48, (8, 9): 48, (12, 0): 48, (12, 1): 48}  # compute capability: warps of a multiprocessor
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One row of the table, in bytes, hertz, and FLOP or bytes a second.
@@ -48,6 +51,11 @@ class Gpu:
     flops_per_s: dict[str, float] = field(hash=False)
     sources: tuple[tuple[str, str], ...]
     note: str = ""
+
+    @property
+    def warps(self) -> int:
+        """The most warps that a multiprocessor holds (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+        return FEWER_WARPS.get(self.compute_capability, 64)
 
     @property
     def sram_bytes_per_s(self) -> float:

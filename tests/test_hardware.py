@@ -33,6 +33,12 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.parametrize("warps, names", [(32, ["T4"]), (48, ["A10", "RTX 3090", "L4", "RTX 4090", "RTX 5090"]), (64, ["A100-40GB", "H100", "H200", "B200"])])
+def test_warps_of_a_multiprocessor(warps, names):
+    """CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": maximum number of resident warps."""
+    assert {GPUS[name].warps for name in names} == {warps}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_rates(name):
     tflops, gb_per_s = PUBLISHED[name]

@@ -21,16 +21,15 @@ from flashlab.traffic import schedule as schedules
 from flashlab.traffic.cache import DramTraffic, through_l2
 from flashlab.traffic.trace import Trace
 
-WARPS = 64  # that a multiprocessor of compute capability 8.0, 9.0 or 10.0 can hold
 WARP = 32  # threads
 # Bytes that are dirty in the L2 before a kernel that Nsight Compute counts, and are written to DRAM during it: PyTorch's sums in
 # recorded/nvidia-h200.jsonl read 268 MB, write 0.5 MB, and 2.2 to 2.5 MB reach DRAM; delta_kernel writes 1.0 MB, and 2.8 do.
 DIRTY_BEFORE = 2_400_000
 
 
-def programs_at_once(occupancy_limit_percent: float, threads: int) -> int:
+def programs_at_once(occupancy_limit_percent: float, threads: int, gpu: Gpu | str = "H200") -> int:
     """Programs of `threads` threads that share a multiprocessor, from the occupancy that their registers and shared memory allow."""
-    return max(round(occupancy_limit_percent / 100 * WARPS / -(-threads // WARP)), 1)
+    return max(round(occupancy_limit_percent / 100 * gpu_called(gpu).warps / -(-threads // WARP)), 1)
 
 
 def scheduled(kernel: str, problem: AttentionProblem, gpu: Gpu | str = "H200") -> Trace | None:
@@ -65,5 +64,5 @@ def modelled(record: Mapping, *, gpu: Gpu | str | None = None, **options: object
         causal=record["causal"], dtype=record.get("dtype", "float16"),
     )  # fmt: skip
     trace = scheduled(record["kernel"], problem, device)
-    together = programs_at_once(record["occupancy_limit_percent"], record["threads"]) if "threads" in record else 1
+    together = programs_at_once(record["occupancy_limit_percent"], record["threads"], device) if "threads" in record else 1
     return trace and through_l2(trace, device, **{"programs_per_multiprocessor": together, "dirty_before": DIRTY_BEFORE} | options)

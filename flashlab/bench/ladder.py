@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flashlab.bench.dram import WARPS, scheduled
+from flashlab.bench.dram import scheduled
 from flashlab.bench.records import Record, stale
 from flashlab.bench.report import columns
 from flashlab.bench.tiles_taken import blocks, heads_taken
@@ -72,7 +72,7 @@ def programs(name: str, head_dim: int) -> int:
     registers, _, shared = COMPILED[name][head_dim]
     warps = tile_of(STEPS[name], head_dim).warps
     a_warp = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * WARP
-    return min(REGISTERS // (a_warp * warps), SHARED // (shared + RESERVED), WARPS // warps)
+    return min(REGISTERS // (a_warp * warps), SHARED // (shared + RESERVED), gpu_called(GPU).warps // warps)
 
 
 def trace_of(name: str, problem: AttentionProblem) -> Trace:

@@ -51,6 +51,7 @@ def test_other_people_s_kernels_and_what_has_no_name_of_its_own_are_left_out():
 
 def test_programs_that_share_a_multiprocessor():
     assert [programs_at_once(18.75, 128), programs_at_once(25, 256), programs_at_once(1.5, 128), programs_at_once(100, 32)] == [3, 2, 1, 64]
+    assert [programs_at_once(25, 128, gpu) for gpu in ("A100", "RTX 4090", "RTX 5090", "B200")] == [4, 3, 3, 4]
 
 
 def test_the_model_runs_as_many_programs_at_once_as_the_record_says():
