@@ -183,10 +183,10 @@ class Ladder:
     def points(self) -> list[tuple[str, float, float | None]]:
         """(step, FLOP for each byte of DRAM, FLOP/s or None where it was not timed) of each step: for a roofline.
 
-        The bytes are the counters', or the L2 model's where a step was not counted.
+        The bytes are the counters', or the L2 model's where a step was not counted; a step of your own that has neither is left out.
         """
-        flops = attention_flops(self.problem)
-        return [(rung.step.name, flops / self.dram_bytes(rung.step.name), rung.record and rung.record.tflops * 1e12) for rung in self]
+        flops, known = attention_flops(self.problem), (rung for rung in self if rung.counted or rung.step.name in COMPILED)
+        return [(rung.step.name, flops / self.dram_bytes(rung.step.name), rung.record and rung.record.tflops * 1e12) for rung in known]
 
     def dram_bytes(self, name: str) -> int:
         """Bytes read from DRAM and written to it, counted, or by the L2 model."""
@@ -199,8 +199,10 @@ class Ladder:
         found = [head]
         for rung in self:
             step, one, launch = rung.step, rung.record, rung.counted
-            registers, spilled, _ = COMPILED[step.name][self.problem.head_dim]
-            known = (str(programs(step.name, self.problem.head_dim)), str(registers), str(spilled))
+            known = ("–",) * 3  # a step of your own
+            if step.name in COMPILED:
+                registers, spilled, _ = COMPILED[step.name][self.problem.head_dim]
+                known = (str(programs(step.name, self.problem.head_dim)), str(registers), str(spilled))
             dram = _text(launch and (launch.dram_bytes_read + launch.dram_bytes_written) / 1e6, "{:,.0f}")
             busy = _text(launch and launch.tensor_percent, "{:.0f}%")
             times = (_text(rung.gain, "{:.2f}") + (f" {step.after}" if step.after else ""), _text(rung.against_sdpa, "{:.2f}"))
@@ -219,7 +221,8 @@ class Ladder:
     def _repr_html_(self) -> str:
         head, *rows = ([escape(cell) for cell in row] for row in self.rows())
         body = "".join("<tr>" + "".join(f"<td style='text-align:{'left' if i < 3 else 'right'}{'' if i == 1 else ';white-space:nowrap'}'>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows)
-        return f"<p>{escape(self._title())}</p><table><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>{body}</table>"
+        titles = "".join(f"<th style='text-align:{'left' if i < 3 else 'right'}'>{cell}</th>" for i, cell in enumerate(head))
+        return f"<p>{escape(self._title())}</p><table><tr>{titles}</tr>{body}</table>"
 
 
 def _text(value: float | None, form: str) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
 
 from flashlab.bench.derived import known_gpu
 from flashlab.bench.ladder import BESIDE, GPU, Ladder, Rung
 from flashlab.hardware import gpu as gpu_called
 from flashlab.looks import ALGORITHMS, GREY, KERNELS, Look
 
-APART, ASIDE = 1.13, 1.35  # the least factor between the heights of two names; from a mark to its name
+APART = 1.13  # the least factor between the heights of two names
+ASIDE = (1.35, 1.15, 1.2, 1.1, 1.6, 2.0, 2.5)  # from a mark to its name: the first that lies on no other mark
+CLEAR = 6  # pixels around the middle of a mark that no name may touch
 
 
 def draw(table: Ladder) -> Figure:
@@ -56,21 +59,35 @@ def place(table: Ladder) -> Figure:
     axes.axvspan(low, ridge, color="#0072B2", alpha=0.05, linewidth=0)
     axes.text(ridge / 1.1, peak * 1.5, "◂ memory-bound", ha="right", fontsize=9, color="#555555")
     axes.text(ridge * 1.1, peak * 1.5, "compute-bound ▸", ha="left", fontsize=9, color="#555555")
+    left = []  # the names of those that were left
     for kept in (True, False):
         names = [rung.step.name for rung in table if rung.step.kept == kept and rung.step.name in points]
         for name, height in spread_out({name: points[name][1] for name in names}).items():
             (x, y), look = points[name], _look(table[name])
             axes.plot([x], [y], look.marker, color=look.colour, markerfacecolor=look.colour if kept else "white", markersize=7, linestyle="none", zorder=3)
             arrow = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.6}
-            beside, align = (max(reached) * ASIDE, "left") if kept else (x / ASIDE, "right")
-            axes.annotate(f"{name} {y:,.0f}", (x, y), (beside, height), ha=align, va="center", fontsize=9, arrowprops=arrow)
+            beside, align = (max(reached) * ASIDE[0], "left") if kept else (x / ASIDE[0], "right")
+            said = axes.annotate(f"{name} {y:,.0f}", (x, y), (beside, height), ha=align, va="center", fontsize=9, arrowprops=arrow)
+            left += [] if kept else [said]
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(min([peak / 20, *(y for _, y in points.values())]) / 1.5, peak * 2))
     axes.set(xlabel="FLOP for each byte of DRAM (hollow: tried and left)", ylabel="TFLOP/s", title=f"{_title(table)}; roof of the {row.product} by its data sheet")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.grid(color="#e8e8e8", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
+    _clear_marks(figure, left, list(points.values()))
     return figure
+
+
+def _clear_marks(figure: Figure, names: list[Annotation], marks: list[tuple[float, float]]) -> None:
+    """Moves each name sideways until it covers no mark; where every place covers one, it keeps the last."""
+    figure.draw_without_rendering()  # sizes in pixels are known from here on
+    for name in names:
+        at = name.axes.transData.transform(marks)
+        for aside in ASIDE:
+            name.set_position((name.xy[0] / aside, name.xyann[1]))
+            if not Text.get_window_extent(name).padded(CLEAR).count_contains(at):
+                break
 
 
 def spread_out(heights: dict[str, float]) -> dict[str, float]:

@@ -116,7 +116,7 @@ def memory_in_words(run: Run | None = None) -> str:
     last = problems((1,))[-1]
     grow = f"math's extra memory grows as n², to {extra_by_formula(MATH, last) / 1e9:.0f} GB at n = {last.n_q:,} with batch 1"
     full = [(b, n) for b in STYLES for n in (run.lengths(b) if run else ()) if too_large(run.cell(MATH, n, b))]
-    where = f"; it had no room on {run.device} at " + ", ".join(f"batch {b}, n = {n:,}" for b, n in full) if full else ""
+    where = f"; it had no room on {run.device} at " + ", ".join(f"n = {n:,} with batch {b}" for b, n in full) if full else ""
     return f"By formula {grow}, and that of flash and flashlab as n, to {extra_by_formula(FLASH, last) / 1e6:.1f} MB{where}."
 
 

@@ -74,7 +74,7 @@ def test_the_sentences_are_the_runs_own_numbers():
     assert "torch SDPA, flash." in time_in_words(CPU) and "from n = 2,048 to n = 4,096" in time_in_words(CPU)
     assert memory_in_words(RUN).endswith(
         "to 39 GB at n = 16,384 with batch 1, and that of flash and flashlab as n, to 1.0 MB;"
-        " it had no room on NVIDIA H200 at batch 4, n = 16,384, batch 16, n = 8,192, batch 16, n = 16,384."
+        " it had no room on NVIDIA H200 at n = 16,384 with batch 4, n = 8,192 with batch 16, n = 16,384 with batch 16."
     )
     assert memory_in_words(CPU) == memory_in_words()
     assert speedup_in_words(NOTHING) == "On no machine yet there is no speed-up to show." and time_in_words(NOTHING).endswith("too little was timed to compare.")

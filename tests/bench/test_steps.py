@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.text import Text
 
 from flashlab import cli, runtime
 from flashlab.bench import ladder, peers, records, steps
@@ -238,6 +239,27 @@ def test_every_timed_step_is_a_mark_under_the_roof_and_losers_are_hollow(kept):
     records.append(made("steps/wide", 4.0), kept / "nvidia-h200.jsonl")
     again = place(Ladder(["wide"], steps.problem(128), steps.recorded(["wide"]))).axes[0]
     assert again.get_lines()[1].get_markerfacecolor() == "white" != again.get_lines()[1].get_color()
+
+
+def test_no_name_covers_the_mark_of_another_step(kept):
+    """`all-heads` pays twice the DRAM bytes of `mixed` at nearly its rate: its mark lies where the name of `mixed` would."""
+    times = {"flash1": 7.48, "stages": 0.802, "l2": 0.591, "all-heads": 0.603, "mixed": 0.618, "overlap": 0.683}
+    table = Ladder(list(times), steps.problem(128), [made(f"steps/{name}", ms) for name, ms in times.items()])
+    assert table.dram_bytes("all-heads") > 2 * table.dram_bytes("mixed")
+    (axes,) = place(table).axes
+    axes.figure.draw_without_rendering()
+    marks = axes.transData.transform([(x, rate / 1e12) for _, x, rate in table.points()])
+    covered = [text.get_text() for text in axes.texts if Text.get_window_extent(text).padded(4).count_contains(marks)]
+    assert len(axes.texts) == 2 + len(times) and covered == []
+
+
+def test_a_step_of_ones_own_joins_the_table_and_the_figures(kept, monkeypatch):
+    from flashlab.kernels.steps import STEPS
+
+    monkeypatch.setitem(STEPS, "mine", STEPS["l2"]._replace(name="mine", after="l2"))
+    table = Ladder(["l2", "mine"], steps.problem(128), [made("steps/l2", 2.0), made("steps/mine", 1.0)])
+    assert table.rows()[-1][5:] == ("2.00 l2", "–", "–", "–", "–", "–", "–") and [name for name, *_ in table.points()] == ["l2"]
+    assert "mine" in repr(table) and len(draw(table).axes[0].patches) == 2 and place(table).axes
 
 
 def test_names_at_one_height_are_spread_and_keep_their_order():
