@@ -2,8 +2,8 @@
 
 Source: FlashAttention-4 (Zadouri et al. 2026), which does so on Blackwell; Cody & Waite 1980 for splitting off the whole number.
 
-Only the ladder uses it: on an H200 it lost. The unit of exponentials takes 8 clocks for a warp's powers, whatever else is
-issued meanwhile; a polynomial takes about eight instructions, each of them one of a scheduler's clocks, and those were short.
+Only the ladder uses it: on an H200 it lost. Each of a multiprocessor's four schedulers has a unit of exponentials that takes 8
+clocks for a warp's 32 powers, and issues other instructions meanwhile; a polynomial is about eight instructions, a clock each.
 """
 
 import triton

@@ -38,8 +38,8 @@ half hidden; 64 x 64 tiles with at most 128 registers give 315 there instead of 
 care for rows without a key where tiles are seen whole gave 0.7 percent at 64 and 1 at 128; with overlap, at 256, it cost 2 to 9
 for n of 1,024 and more (why is not known), so there it stays. Row sums kept as eight columns a row until the end: up to 5
 percent slower, for their registers. A quarter of the powers of two by polynomials (powers.py), where tiles are seen whole: 0.94 of the
-speed at 64, 0.97 at 128, the same at 256; an eighth: 0.98, 0.99 and the same. Registers and spills did not change: a polynomial takes
-eight instructions for one that waits in a unit of its own, and it is the schedulers that are short of time.
+speed at 64, 0.97 at 128, the same at 256; an eighth: 0.98, 0.99 and the same. Registers and spills did not change. Likely
+because a polynomial takes eight of a scheduler's clocks, which the unit of exponentials takes beside it (not counted).
 
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
 and 1.40 times SDPA's flash kernel): forward 1.61, 1.74 and 1.83 at head_dim 64, 128 and 256, and 1.03, 0.93 and 0.86 times

@@ -49,7 +49,7 @@ QUESTIONS = [
         because="Formula, NumPy loops and Triton kernels say the same.",
     ),
     single(
-        "Keys tiles become twice as tall (block_k doubles). What halves?",
+        "Key tiles become twice as tall (block_k doubles). What halves?",
         right="the bytes of q and do that the keys kernel reads",
         wrong={
             "the bytes of k and v that the queries kernel reads": "Those depend on block_q: there queries are outside.",
