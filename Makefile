@@ -40,21 +40,24 @@ test-gpu:
 record:
 	@$(RUN) -m flashlab.cli record $(NOTEBOOKS)
 
-# What fails is said, and the rest goes on. RESUME=1 keeps what an interrupted run of today has timed and counted. With a
-# second GPU counting is done on that one while the first is timed; what it prints comes after.
+# What fails is said, and the rest goes on; Ctrl-C ends all of it (the cli then exits with 130). RESUME=1 keeps what an interrupted
+# run of today has timed and counted. With a second GPU of the same name counting is done on that one while the first is timed;
+# what it prints comes after, or when all of this ends.
 reproduce: resume := $(if $(RESUME),--resume)
 reproduce: anew := $(if $(RESUME),,--anew)
 reproduce:
 	@$(RUN) -m flashlab.cli doctor --gpu
-	@status=0; run() { echo "== flashlab $$*"; $(RUN) -m flashlab.cli "$$@" || status=1; }; \
+	@status=0; run() { echo "== flashlab $$*"; $(RUN) -m flashlab.cli "$$@" || { [ $$? != 130 ] || exit 130; status=1; }; }; \
 	timed() { for what in forward backward growth; do run bench $$what $(resume) --figures figures; done; \
 	    run bench steps; run bench lengths $(resume) --figures figures --page notebooks/labs/lab1_speedup_vs_length.md; }; \
 	counted() { run count --record $(anew) --budget 400; run count --record steps $(anew) --budget 200; return $$status; }; \
-	gpus=$${CUDA_VISIBLE_DEVICES:-$$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd,)}; \
-	case $$gpus in \
-	    *,*) log=$$(mktemp); second=$${gpus#*,}; CUDA_VISIBLE_DEVICES=$${second%%,*} counted > $$log 2>&1 & timed; wait $$! || status=1; cat $$log; rm $$log ;; \
-	    *) timed; counted ;; \
-	esac; \
+	second=$$($(RUN) -c 'from flashlab.driver import second_gpu; print(second_gpu())'); \
+	if [ -n "$$second" ]; then \
+	    log=$$(mktemp) || exit 1; \
+	    CUDA_VISIBLE_DEVICES=$$second counted > "$$log" 2>&1 & \
+	    other=$$!; trap 'kill $$other 2>/dev/null; cat "$$log"; rm "$$log"' EXIT; \
+	    timed; wait $$other || status=1; trap - EXIT; cat "$$log"; rm "$$log"; \
+	else timed; counted; fi; \
 	run record $(NOTEBOOKS); exit $$status
 
 exercises: $(VENV)/.flashlab-test

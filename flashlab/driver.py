@@ -3,7 +3,7 @@
 The driver is asked itself (cuInit, through ctypes) and torch's version is read from its file, so neither torch nor
 triton is imported: flashlab must know before they are.
 
-Does not handle: a choice among several GPUs (the first visible one counts), and AMD and Intel GPUs.
+Does not handle: a choice among several GPUs for kernels (they run on the first visible one), and AMD and Intel GPUs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 LEAST_CAPABILITY = (8, 0)
 DEVICE = Path("/dev/nvidia0")
@@ -95,6 +96,32 @@ def ask_driver(load=ctypes.CDLL) -> GpuFound:
         memory_bytes=size.value,
         **{field: ask("cuDeviceGetAttribute", attribute, device) for field, attribute in ATTRIBUTES.items()},
     )
+
+
+def gpus(load=ctypes.CDLL) -> list[tuple[str, str]]:
+    """(name, "GPU-" and its uuid) of each GPU that the driver lets this process use, in its order; [] where it names none.
+
+    CUDA_VISIBLE_DEVICES takes these uuids, and what they mean does not depend on what it was before.
+    """
+    try:
+        cuda = load("libcuda.so.1")
+    except OSError:
+        return []
+    count, device, name, uuid = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    found = []
+    for ordinal in range(count.value):
+        if cuda.cuDeviceGet(ctypes.byref(device), ordinal) or cuda.cuDeviceGetName(name, len(name), device) or cuda.cuDeviceGetUuid(uuid, device):
+            return []
+        found.append((name.value.decode(), f"GPU-{UUID(bytes=uuid.raw)}"))
+    return found
+
+
+def second_gpu(load=ctypes.CDLL) -> str:
+    """The uuid of another GPU with the first one's name, "" where there is none: what is measured there is kept under one name."""
+    first, *others = gpus(load) or [("", "")]
+    return next((uuid for name, uuid in others if name == first[0]), "")
 
 
 def torch_build() -> TorchBuild | None:

@@ -6,26 +6,39 @@ Where a machine has several GPUs, each of pytest-xdist's workers begins with ano
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 
-def turned(worker: str, visible: str, gpus: int) -> str:
-    """CUDA_VISIBLE_DEVICES for a worker, such as "gw3": what it may see, turned by the worker's number.
 
-    >>> turned("gw3", visible="", gpus=2), turned("gw1", visible="4,5,6", gpus=8), turned("gw0", visible="", gpus=0)
-    ('1,0', '5,6,4', '')
+def turned(worker: str, uuids: list[str]) -> str:
+    """CUDA_VISIBLE_DEVICES for a worker, such as "gw3": the GPUs, turned by the worker's number.
+
+    >>> turned("gw3", ["GPU-a", "GPU-b"]), turned("gw1", ["GPU-a", "GPU-b", "GPU-c"])
+    ('GPU-b,GPU-a', 'GPU-b,GPU-c,GPU-a')
     """
-    seen = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
-    start = int(worker.removeprefix("gw")) % len(seen) if seen else 0
-    return ",".join(seen[start:] + seen[:start])
+    start = int(worker.removeprefix("gw")) % len(uuids)
+    return ",".join(uuids[start:] + uuids[:start])
 
 
-worker, visible = os.environ.get("PYTEST_XDIST_WORKER"), os.environ.get("CUDA_VISIBLE_DEVICES")
-gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-if worker and gpus and visible != "":  # before flashlab is imported: it asks the driver for its GPUs
-    os.environ["CUDA_VISIBLE_DEVICES"] = turned(worker, visible or "", gpus)
+def usable_gpus() -> list[str]:
+    """Asked in another process: CUDA reads CUDA_VISIBLE_DEVICES once, when the driver is asked first.
+
+    Not counted in /dev: of the GPUs there a container or a scheduler may let us use a few, and a number too high hides all.
+    """
+    code = "from flashlab.driver import gpus; print(*(uuid for _, uuid in gpus()))"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.split()
+
+
+worker = os.environ.get("PYTEST_XDIST_WORKER")
+if worker and any(Path("/dev").glob("nvidia[0-9]*")):  # before flashlab is imported, which asks the driver
+    uuids = usable_gpus()
+    if len(uuids) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = turned(worker, uuids)
 
 from flashlab import runtime  # noqa: E402
 

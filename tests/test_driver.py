@@ -1,13 +1,17 @@
 """driver.py: what is made of the NVIDIA driver's answers, with a driver that is played."""
 
+import re
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from flashlab import driver
-from flashlab.driver import GpuFound, TorchBuild, ask_driver, judge, login_node, torch_build
+from flashlab.driver import GpuFound, TorchBuild, ask_driver, gpus, judge, login_node, second_gpu, torch_build
 
+ROOT = Path(__file__).parents[1]
 H200 = GpuFound(
     True, "", "NVIDIA H200", (9, 0), (12, 4), memory_bytes=150_754_820_096, shared_memory_bytes=232_448, l2_bytes=2**20 * 60, multiprocessors=132
 )
@@ -80,6 +84,57 @@ def test_a_driver_without_a_gpu_says_why(played, reason, monkeypatch):
 def test_a_hidden_gpu_is_not_called_missing(hidden, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     assert ask_driver(lambda name: PlayedDriver(init=100)).reason == "CUDA_VISIBLE_DEVICES hides every GPU"
+
+
+# -- several GPUs -------------------------------------------------------------------------------------------------------------
+class PlayedDriverOfMany(PlayedDriver):
+    """GPUs of these names; the n-th has n in each byte of its uuid."""
+
+    def __init__(self, *names, uuids=0, **options):
+        super().__init__(count=len(names), **options)
+        self.names, self.uuids = names, uuids
+
+    def cuDeviceGet(self, out, ordinal):
+        out._obj.value = ordinal + 40
+        return 0
+
+    def cuDeviceGetName(self, out, size, device):
+        out.value = self.names[device.value - 40].encode()
+        return 0
+
+    def cuDeviceGetUuid(self, out, device):
+        out.raw = bytes([device.value - 40]) * 16
+        return self.uuids
+
+
+UUIDS = [f"GPU-{n}{n}{n}{n}-{n}{n}-{n}{n}-{n}{n}-{n}{n}{n}{n}{n}{n}" for n in ("00", "01", "02")]
+
+
+def test_gpus_are_told_apart_by_their_uuids():
+    assert gpus(lambda name: PlayedDriverOfMany("H200", "T400", "H200")) == list(zip(("H200", "T400", "H200"), UUIDS))
+
+
+@pytest.mark.parametrize(
+    "played, second",
+    [
+        (PlayedDriverOfMany("H200", "H200"), UUIDS[1]),
+        (PlayedDriverOfMany("H200", "T400", "H200"), UUIDS[2]),  # a display's card is not taken for another of the first
+        (PlayedDriverOfMany("RTX 4090", "T400"), ""),
+        (PlayedDriverOfMany("H200"), ""),  # also a machine in MIG mode, of which CUDA shows one instance
+        (PlayedDriverOfMany(), ""),
+        (PlayedDriverOfMany("H200", "H200", init=100), ""),
+        (PlayedDriverOfMany("H200", "H200", uuids=1), ""),
+    ],
+)
+def test_a_second_gpu_is_another_of_the_firsts_name(played, second):
+    assert second_gpu(lambda name: played) == second
+
+
+def test_without_a_driver_there_is_no_second_gpu():
+    def load(name):
+        raise OSError
+
+    assert gpus(load) == [] and second_gpu(load) == ""
 
 
 # -- torch's build ------------------------------------------------------------------------------------------------------------
@@ -203,3 +258,31 @@ def test_a_machine_with_a_gpu_is_no_login_node(machine):
 
 def test_a_machine_without_a_scheduler_is_no_login_node(machine):
     assert login_node() == ""
+
+
+# -- the tests' own workers ----------------------------------------------------------------------------------------------------
+WORKER = """
+import runpy, subprocess, os
+from pathlib import Path
+Path.glob = lambda self, pattern: iter([Path("/dev/nvidia0")])
+subprocess.run = lambda arguments, **options: type("Done", (), {{"stdout": {answer!r}}})
+runpy.run_path("tests/conftest.py")
+print(os.environ.get("CUDA_VISIBLE_DEVICES"))
+"""
+
+
+@pytest.mark.parametrize("answer, worker, seen", [("GPU-a GPU-b\n", "gw1", "GPU-b,GPU-a"), ("GPU-a\n", "gw1", "7"), ("\n", "gw1", "7"), ("GPU-a GPU-b\n", None, "7")])
+def test_a_worker_turns_the_gpus_that_the_driver_names_and_else_leaves_what_was_set(answer, worker, seen, monkeypatch):
+    """Eight files in /dev and one GPU that may be used: "1,2,...,0" would hide it, and every GPU test of that worker be skipped."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    if worker:
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+    done = subprocess.run([sys.executable, "-c", WORKER.format(answer=answer)], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == [seen], done.stderr
+
+
+def test_the_workers_question_is_answered_here():
+    code = re.search(r'code = "(.*)"', (ROOT / "tests/conftest.py").read_text())[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split() == [uuid for _, uuid in gpus()]

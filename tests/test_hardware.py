@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +38,11 @@ PUBLISHED = {
 def test_warps_of_a_multiprocessor(warps, names):
     """CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": maximum number of resident warps."""
     assert {GPUS[name].warps for name in names} == {warps}
+
+
+@pytest.mark.parametrize("capability, warps", [((7, 5), 32), ((8, 0), 64), ((8, 7), 48), ((9, 0), 64), ((10, 0), 64), ((12, 0), 48), ((12, 1), 48)])
+def test_warps_are_the_architectures_also_where_the_table_has_no_such_gpu(capability, warps):
+    assert replace(GPUS["H200"], compute_capability=capability).warps == warps
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +30,7 @@ case "$*" in
   *"import pip"*) exit {no_pip} ;;
   *"import xdist"*) exit {no_xdist} ;;
   *"import pytest_benchmark"*) exit {no_benchmark} ;;
+  *second_gpu*) exit ;;
   *torch_build*) echo "{torch}"; exit ;;
   *realpath*) echo {bin}/{name}; exit ;;
   "-m venv "*) [ {venv_fails} = 0 ] || exit 1; mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
@@ -347,19 +350,59 @@ def test_reproduce_measures_anew_or_goes_on(machine):
     assert [line.replace(" --anew", "") for line in anew] == [line.replace(" --resume", "") for line in on]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_reproduce_counts_on_a_second_gpu_meanwhile(machine, tmp_path, fails):
-    log, bin = tmp_path / "log", tmp_path / "bin"
-    for command in ("mktemp", "paste", "cat", "rm"):
-        (bin / command).symlink_to(shutil.which(command))
-    machine.put("nvidia-smi", "#!/bin/sh\nprintf '0\\n1\\n'\n")
-    stop = "case $* in *steps*--anew*) exit 3;; esac" if fails else ""
-    machine.put("python3", f'#!/bin/sh\nshift 2\necho "${{{{CUDA_VISIBLE_DEVICES:-all}}}} $*" >> {log}\n{stop}\n')
+# On two GPUs: says which GPU a command is on, then does what the test wants of it.
+ON_TWO = """#!/bin/bash
+case "$*" in *second_gpu*) echo GPU-b; exit ;; esac
+shift 2
+trap 'echo "interrupted $*" >> {log}; exit 130' INT
+echo "${{CUDA_VISIBLE_DEVICES:-all}} $*" >> {log}
+{then}
+"""
+
+
+@pytest.fixture
+def two(machine, tmp_path):
+    for command in ("mktemp", "cat", "rm", "sleep"):
+        (tmp_path / "bin" / command).symlink_to(shutil.which(command))
+    return lambda then="": machine.put("python3", ON_TWO, then=then)
+
+
+@pytest.mark.parametrize("then", ["", 'case "$*" in *steps*--anew*) exit 3 ;; esac', 'case "$*" in *growth*) exit 3 ;; esac'])
+def test_reproduce_counts_on_a_second_gpu_meanwhile(machine, two, then):
+    two(then)
     done = machine.make("reproduce", "PYTHON=python3")
-    assert (done.status != 0) == fails and "== flashlab count --record --anew --budget 400" in done.out
-    first, second = ([line.partition(" ")[2].split(" --")[0] for line in done.ran if line.startswith(gpu)] for gpu in ("all", "1"))
+    assert (done.status != 0) == bool(then) and done.out.count("== flashlab count --record --anew --budget 400") == 1
+    first, second = ([line.partition(" ")[2].split(" --")[0] for line in done.ran if line.startswith(gpu)] for gpu in ("all", "GPU-b"))
     assert first == ["doctor", *(f"bench {what}" for what in ("forward", "backward", "growth", "steps", "lengths")), "record"]
     assert second == ["count", "count"] and done.ran[-1] == "all record"
+
+
+# As a command of flashlab's that is interrupted: it ends in its own time, with 130 (cli.py). Ctrl-C goes to the whole group.
+WAITS = 'case "$*" in *doctor*) exit ;; esac; for i in {1..200}; do sleep 0.05; done'
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_ctrl_c_ends_all_of_reproduce(machine, two, tmp_path, gpus):
+    log = tmp_path / "log"
+    two(WAITS)
+    if gpus == 1:
+        python = tmp_path / "bin" / "python3"
+        python.write_text(python.read_text().replace("echo GPU-b; ", ""))
+    log.write_text("")
+    (tmp_path / "logs").mkdir()
+    environment = {"PATH": str(tmp_path / "bin"), "TMPDIR": str(tmp_path / "logs")}
+    options = {"cwd": machine.course, "env": environment, "start_new_session": True, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([MAKE, "reproduce", "PYTHON=python3"], **options) as process:
+        until = time.monotonic() + 20
+        while len(log.read_text().splitlines()) < 1 + gpus and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out = process.communicate(timeout=20)[0]  # its end is the end of all that print there
+    time.sleep(0.5)
+    ran = sorted(line.split(" --")[0] for line in log.read_text().splitlines())
+    counting = ["GPU-b count", "interrupted count"] if gpus == 2 else []
+    assert process.returncode != 0 and ran == sorted(["all doctor", "all bench forward", "interrupted bench forward", *counting])
+    assert ("== flashlab count" in out) == (gpus == 2) and not any((tmp_path / "logs").iterdir())
 
 
 @pytest.mark.skipif(runtime.device() == "cuda", reason="this machine has a GPU")

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from flashlab.bench import dram
 from flashlab.bench.dram import modelled, programs_at_once, scheduled
 from flashlab.kernels.tiles import backward_tiles_for, forward_tile_for
 from flashlab.problem import AttentionProblem
@@ -59,6 +60,14 @@ def test_the_model_runs_as_many_programs_at_once_as_the_record_says():
     alone, crowded = modelled(record("softmax_kernel", n=4096)), modelled(record("softmax_kernel", n=4096, occupancy_limit_percent=100, threads=128))
     assert alone.dram_bytes_read == crowded.dram_bytes_read == 16 * 4096 * 4096 * 2
     assert alone.dirty_bytes != crowded.dirty_bytes
+
+
+def test_the_model_takes_the_warps_of_the_gpu_that_is_asked_about(monkeypatch):
+    asked = []
+    monkeypatch.setattr(dram, "through_l2", lambda trace, device, **options: asked.append((device.name, options["programs_per_multiprocessor"])))
+    for gpu in ("H200", "RTX 4090"):
+        modelled(record("softmax_kernel", n=1024, occupancy_limit_percent=100, threads=128), gpu=gpu)
+    assert [together for _, together in asked] == [16, 12]
 
 
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])

@@ -165,6 +165,13 @@ def test_a_changed_mask_reads_differently():
     assert make(1) != make(2)
 
 
+@pytest.mark.parametrize("ranges", [["key_range"], ["query_range"], ["key_range", "query_range"]])
+def test_a_range_alone_is_refused_by_its_own_name(ranges):
+    given = {name: masks.window.given[name] for name in ranges}
+    with pytest.raises(ERRORS["mask_range"][0], match=f"^the mask loose defines {' and '.join(ranges)} but not visible, so"):
+        register(type("loose", (), {"score": masks.alibi.given["score"], **given}))
+
+
 def test_wrong_masks_are_named():
     @triton.jit
     def visible(batch, head, i, j):

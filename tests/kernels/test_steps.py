@@ -73,6 +73,7 @@ def test_any_strides(name):
         ((5, 5, 8), {}, "q has head_dim 8"),
         ((5, 4, 16), {"causal": True}, "^the steps take at least one key for each query, and q has 5 rows, k 4."),
         ((5, 0, 16), {}, "q has 5 rows, k 0"),
+        ((0, 5, 16), {}, "q has 0 rows, k 5"),
         ((5, 5, 16), {"heads": 3, "kv_heads": 3, "k_heads": 2}, "heads"),
     ],
 )
