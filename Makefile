@@ -2,7 +2,7 @@
 # make test        every test, the lessons included; browser tests need Chromium
 # make test-gpu    the same on a CUDA GPU; PYTHON=python3 uses that Python as it is and installs nothing
 # make record      runs the lessons on a GPU and stores what they show; PYTHON as for test-gpu
-# make reproduce   on a GPU, about 20 minutes (two GPUs: 12): every recorded result, every figure (into figures/), then what record does
+# make reproduce   on a GPU, about 20 minutes, less with a second one: every recorded result, every figure (into figures/), then what record does
 # make exercises   exercises/ from solutions/, for instructors
 # make student-release   build/flashlab-student: the course without solutions/ and hidden tests
 # make test-triton-versions   the tracer's tests on the oldest, a middle and the newest Triton of the range

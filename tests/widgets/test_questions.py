@@ -60,7 +60,7 @@ RIGHT = [
     ("triton_backward", "How often is each row of dq added to", 8),
     ("triton_backward", "deterministic=False", ["the last bits of dq"]),
     ("triton_backward", "two-kernel backward moved how many bytes", 54_016),
-    ("triton_backward", "Keys tiles become twice as tall", ["the bytes of q and do that the keys kernel reads"]),
+    ("triton_backward", "Key tiles become twice as tall", ["the bytes of q and do that the keys kernel reads"]),
     ("triton_backward", "torch.compile must understand", ["False"]),
     ("making_it_fast", "What limits it on an H200", ["Tensor cores, and whatever keeps them waiting: powers of two, latency, too few programs."]),
     ("making_it_fast", "How many programs of 4 warps fit", 3),
