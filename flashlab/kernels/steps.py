@@ -211,7 +211,7 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     """(o like q, lse (batch, heads, n_q) float32) by one step of the ladder; 16-bit tensors on a GPU.
 
     In the interpreter tiles are 16 × 16, and bfloat16 is computed in float32, since its products are wrong there. Raises
-    ValueError or TypeError for what a step cannot take.
+    ValueError or TypeError for what a step cannot take, but not for a scale of 0 or below (see the top of this file).
 
     >>> from flashlab.runtime import device
     >>> q, k, v = (torch.ones(1, 2, n, 16, device=device()) for n in (3, 5, 5))

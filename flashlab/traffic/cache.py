@@ -60,8 +60,9 @@ Alone, 147 of 160 are within 10 % in bytes read, and of the 86 that write more t
 - keys, head_dim 64, n = 4,096 full (0.89). Its six tensors, 51 MB, just fit the 52 that hold lines, so the model reads q, k, v
   and do once. The chip reads 7 MB of them again.
 
-**How near two chips are to each other.** The same 160 launches counted on another H200 a day before: 139 within 1 percent of
-these, 155 within 3. Only flash1 at n = 4,096 and head_dim 64 (16 and 8) differs by more than 6; keys' miss was none there (0.93).
+**How near two counts are to each other.** The same 160 launches counted a day before, on another machine with an H200 (`git show
+309b72a:flashlab/traffic/recorded/nvidia-h200.jsonl`): 139 within 1 percent of these, 155 within 3. Only flash1 at n = 4,096 and
+head_dim 64 (16 and 8) differs by more than 6; keys' miss was none there (0.93).
 
 Every kernel starts with an empty L2, as under Nsight Compute, which flushes it. Not modelled: sectors fetched for part of a
 line, a line's few places, L1, the hash over slices, compression, evict-first hints. An access with gaps counts as the whole
