@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 
 from flashlab import runtime  # before triton
@@ -130,9 +131,27 @@ def test_nothing_is_begun_after_its_time(own, profiled):
     assert (event["state"], event["why"]) == ("skipped", "the time given was over") and "start" not in profiled
 
 
-def test_a_slow_call_is_not_counted_nor_a_longer_one_of_its_kind(own, profiled, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only `tick(seconds)` moves, from here or from a workload's file: how busy this machine is decides nothing."""
+
+    class Clock:
+        now = 100.0
+
+        def tick(self, seconds):
+            self.now += seconds
+
+        def monotonic(self):
+            return self.now
+
+        time = staticmethod(time.time)
+
+    monkeypatch.setattr(workloads, "time", Clock())
     monkeypatch.setattr(workloads, "SLOW_S", 0.2)
-    own.write_text(OWN + "\nimport time\ndef slow(q, k, v):\n    time.sleep(0.3 if q.shape[2] >= 32 else 0)\n    return v\n")
+
+
+def test_a_slow_call_is_not_counted_nor_a_longer_one_of_its_kind(own, profiled, clock):
+    own.write_text(OWN + "\nfrom flashlab.workloads import time\ndef slow(q, k, v):\n    time.tick(0.3 if q.shape[2] >= 32 else 0)\n    return v\n")
     lengths = [SMALL.with_(n_q=n, n_k=n) for n in (16, 32, 64)]
     short, slow, longer, other = counted(*(item(f"{own}:slow", problem=p) for p in lengths), item(f"{own}:plain", problem=lengths[2]))
     assert short["state"] == other["state"] == "counted"
@@ -141,9 +160,8 @@ def test_a_slow_call_is_not_counted_nor_a_longer_one_of_its_kind(own, profiled, 
     assert profiled.count("start") == 2
 
 
-def test_a_first_call_that_compiles_is_not_taken_for_slow(own, profiled, monkeypatch):
-    monkeypatch.setattr(workloads, "SLOW_S", 0.2)
-    own.write_text(OWN + "\nimport time\ndef once(q, k, v):\n    time.sleep(0 if CALLS else 0.3)\n    CALLS.append(1)\n    return v\n")
+def test_a_first_call_that_compiles_is_not_taken_for_slow(own, profiled, clock):
+    own.write_text(OWN + "\nfrom flashlab.workloads import time\ndef once(q, k, v):\n    time.tick(0 if CALLS else 0.3)\n    CALLS.append(1)\n    return v\n")
     (event,) = counted(item(f"{own}:once"))
     assert event["state"] == "counted"
 
