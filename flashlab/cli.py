@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flashlab.errors import error
@@ -191,11 +195,28 @@ def _whole_numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
+@contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """`kill` ends a command as Ctrl-C does, so that what it started (ncu, a sandbox) ends with it and results are kept.
+
+    Only a main thread may take a signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand; returns the exit status."""
     options = parser().parse_args(arguments)
     try:
-        status = options.call(options)
+        with ended_like_ctrl_c():
+            status = options.call(options)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever reads, such as head, has read enough

@@ -1,7 +1,11 @@
 """cli.py: what each subcommand passes on, and how a fault is told."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +69,41 @@ def test_control_c_ends_a_command_without_a_traceback(monkeypatch):
 
     monkeypatch.setattr(lab, "lab", interrupted)
     assert cli.main(["lab"]) == 130
+
+
+COUNTS = """
+import sys
+from pathlib import Path
+from flashlab import cli
+from flashlab.traffic import ncu
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+cli.run_doctor = lambda options: ncu.run([sys.executable, "-c", child], Path(sys.argv[1]), timeout_s=60)
+sys.exit(cli.main(["doctor"]))
+"""
+
+
+def test_who_kills_a_command_ends_what_it_started(tmp_path):
+    said = tmp_path / "said"
+    with subprocess.Popen([sys.executable, "-c", COUNTS, str(said)], cwd=Path(__file__).parent.parent, stderr=subprocess.PIPE, text=True) as command:
+        until = time.monotonic() + 60
+        while not (said.exists() and said.read_text().endswith("\n")) and time.monotonic() < until:
+            time.sleep(0.05)
+        command.terminate()
+        assert (command.communicate(timeout=60)[1], command.returncode) == ("", 130)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said.read_text()), 0)
+
+
+def test_a_command_leaves_signals_as_they_were(monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    during = []
+    monkeypatch.setattr(doctor, "report", lambda: during.append(signal.getsignal(signal.SIGTERM)) or 0)
+    assert cli.main(["doctor"]) == 0
+    assert during == [signal.default_int_handler] and signal.getsignal(signal.SIGTERM) == before
+    thread = threading.Thread(target=cli.main, args=[["doctor"]])  # which may take no signal, and needs none
+    thread.start()
+    thread.join()
+    assert during[1:] == [before]
 
 
 def test_record(called):
