@@ -190,7 +190,8 @@ def test_in_a_terminal_one_control_c_asks_and_y_ends_it_tidily(tmp_path):
         os.write(terminal, b"n\n")
         until(b"resuming operation")
         assert port_fault(port) and list((tmp_path / "r").glob("jpserver-*.json"))
-        time.sleep(0.5)  # JupyterLab hears ^C as a question again
+        time.sleep(0.5)  # it hears ^C as a question again once its loop has turned, as it has when it answers
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/login", timeout=30).close()
         os.write(terminal, b"\x03")
         until(b"Shut down this Jupyter server (y/[n])?")
         os.write(terminal, b"y\n")

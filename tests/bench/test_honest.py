@@ -52,23 +52,39 @@ def test_inputs_are_new_before_every_call_and_outside_the_clock():
 
 
 # -- returns before its work is done --------------------------------------------------------------------------------------
-def test_a_call_that_goes_on_working_after_its_return_is_refused():
-    def behind():
+class Late:
+    """Work that goes on behind a call's back, in a thread of its own, and starts when the test says."""
+
+    def __init__(self):
+        self.go, self.threads = threading.Event(), []
+
+    def call(self):
         out = torch.zeros(64, 64)
-        threading.Thread(target=lambda: (time.sleep(0.01), out.copy_(X @ X))).start()
+        self.threads.append(threading.Thread(target=lambda: (self.go.wait(), out.copy_(X @ X)), daemon=True))
+        self.threads[-1].start()
         return out
 
+    def end(self):
+        self.go.set()
+        for thread in self.threads:
+            thread.join()
+
+
+@pytest.fixture
+def late():
+    late = Late()
+    yield late
+    late.end()
+
+
+def test_a_call_that_goes_on_working_after_its_return_is_refused(monkeypatch, late):
+    monkeypatch.setattr(honest, "time", types.SimpleNamespace(sleep=lambda seconds: late.end()))  # it works while it is watched
     text = "the call's result changed after it had returned, so its time is not that of the work. Wait for the work inside the call."
-    assert refused(behind, "timed_unfinished", fresh=X.normal_) == text
+    assert refused(late.call, "timed_unfinished", fresh=X.normal_) == text
 
 
-def test_work_that_starts_too_late_to_be_watched_is_wrong():
-    def later():
-        out = torch.zeros(64, 64)
-        threading.Timer(0.3, lambda: out.copy_(X @ X)).start()
-        return out
-
-    text = refused(later, "timed_wrong", fresh=X.normal_, expected=lambda: X @ X)
+def test_work_that_starts_too_late_to_be_watched_is_wrong(late):
+    text = refused(late.call, "timed_wrong", fresh=X.normal_, expected=lambda: X @ X)
     assert text == (
         "the result is off by 1 of its norm, above 0.02; the time of a wrong result is not reported. Mend the function, or what"
         " expected() gives."

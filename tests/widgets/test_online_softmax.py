@@ -293,10 +293,13 @@ def test_the_button_that_has_the_focus_keeps_it_at_the_last_step(open_notebook):
 def test_playing_needs_no_kernel(open_notebook):
     lab = open_notebook([SETUP, "row = OnlineSoftmax(softmax_two_passes)\nrow.step = 5\nrow"])
     root = lab.page.get_by_role("region", name="Online softmax")
-    lab.page.evaluate("() => { void window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({code: 'import time; time.sleep(8)'}) }")
+    kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+    lab.page.evaluate(f"() => {{ void {kernel}.requestExecute({{code: 'import time; time.sleep(600)', stop_on_error: false}}) }}")
     root.get_by_role("button", name="Play").click()
-    root.get_by_text("step 7 of 7").wait_for(timeout=6000)  # while the kernel sleeps
+    root.get_by_text("step 7 of 7").wait_for()  # while the kernel sleeps
     root.get_by_role("button", name="Play").wait_for()  # it stopped by itself
+    assert lab.page.evaluate(f"{kernel}.status") == "busy"
+    lab.page.evaluate(f"{kernel}.interrupt()")
     lab.wait_kernel("row.step, row.playing", "(7, False)", timeout_s=20)
     assert lab.kernel("row.is_exact") == "True"
 
