@@ -205,6 +205,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " flashlab.kernels.standard, which PyTorch can differentiate twice.",
     ),
     "tensor": (TypeError, "{argument} is of type {given}; it must be a tensor. Convert it first: torch.as_tensor({argument})."),
+    "step": (LookupError, "no step of the ladder is called {given!r}; there are: {allowed}."),
     "step_inputs": (ValueError, "the steps take {needed}, and {argument} has {given}. kernels.forward.forward takes any."),
     "mask": (
         TypeError,
@@ -225,6 +226,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "mask_params": (TypeError, "the mask {mask} was given {given} parameter(s), but its functions take {needed}. Pass {needed}."),
     "mask_number": (ValueError, "the mask {mask} was given {given:,}; a whole number in a mask is at most {most:,} (2**30) in size. For no limit, give that."),
+    "mask_whole": (TypeError, "the mask {mask} takes a whole number for {argument}, and was given the float {given}. Pass an int."),
     "mask_value": (TypeError, "a parameter of the mask {mask} is of type {given}; it must be an int, a float or a tensor. Convert it first."),
     "mask_no_dscore": (
         RuntimeError,

@@ -21,7 +21,7 @@ from flashlab.kernels import masks
 from flashlab.kernels.backward import backward
 from flashlab.kernels.forward import forward
 from flashlab.kernels.masks import Mask
-from flashlab.kernels.standard import _sizes
+from flashlab.kernels.standard import _sizes, need_tensors
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256
@@ -59,7 +59,7 @@ def attention(
     >>> attention(q, k, v, causal=True).shape
     torch.Size([1, 2, 3, 8])
     """
-    _need_tensors(q=q, k=k, v=v, **({} if sink is None else {"sink": sink}))
+    need_tensors(q=q, k=k, v=v, **({} if sink is None else {"sink": sink}))
     if not q.is_meta and torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     _check(q, k, v, mask, sink, backend)
@@ -198,12 +198,6 @@ LIBRARY.impl("attention_backward", _backward_autograd, "Autograd")
 
 
 # -- what can be wrong ------------------------------------------------------------------------------------------------
-def _need_tensors(**given) -> None:
-    for name, x in given.items():
-        if not isinstance(x, torch.Tensor):
-            raise error("tensor", argument=name, given=type(x).__name__)
-
-
 def _check(q, k, v, mask, sink, backend) -> None:
     _, heads, _, head_dim, _, _ = _sizes(q, k, v)
     dtype, device = q.dtype, q.device

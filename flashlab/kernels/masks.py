@@ -12,7 +12,7 @@ calls the functions (joined_masks.py); it has no branch for any of them. Write y
 
     attention(q, k, v, mask=every_second(2))
 
-All functions end with the mask's own parameters. i is a query's place **among the keys**: the last query is at n_k - 1,
+All functions end with the mask's own parameters; one annotated `int` refuses a float. i is a query's place **among the keys**: the last query is at n_k - 1,
 so causal is `j <= i` also where n_q differs from n_k. Where n_q is larger, the first queries have i below 0: a function that
 loads by i must mask such loads. i and j never pass n_k - 1. Each function is optional:
 
@@ -65,14 +65,20 @@ class MaskKind:
             raise error("mask_range", mask=source.__name__, given=" and ".join(name for name in ("key_range", "query_range") if name in given))
         self.name, self.__name__, self.__doc__ = f"{source.__module__}.{source.__qualname__}", source.__name__, source.__doc__
         self.source, self.given = source, given
-        counts = {len(inspect.signature(f.fn).parameters) - FUNCTIONS[name] for name, f in given.items()}
+        arguments = {name: list(inspect.signature(f.fn).parameters.values()) for name, f in given.items()}
+        counts = {len(found) - FUNCTIONS[name] for name, found in arguments.items()}
         if len(counts) > 1 or min(counts) < 0:
             raise error("mask_arguments", mask=source.__name__, needed=", ".join(f"{n}: {FUNCTIONS[n]}" for n in given))
         self.parameters = counts.pop()
+        # By the parameter's place: its name, where a function asks for a whole number.
+        self.whole = {place: one.name for name, found in arguments.items() for place, one in enumerate(found[FUNCTIONS[name] :]) if one.annotation in (int, "int")}
 
     def __call__(self, *params: int | float | torch.Tensor) -> Mask:
         if len(params) != self.parameters:
             raise error("mask_params", mask=self.__name__, given=len(params), needed=self.parameters)
+        for place, name in self.whole.items():
+            if isinstance(params[place], float):
+                raise error("mask_whole", mask=self.__name__, argument=name, given=params[place])
         return Mask(((self.name, params),))
 
     def __repr__(self) -> str:
@@ -185,7 +191,7 @@ class window:
     """
 
     @triton.jit
-    def visible(batch, head, i, j, left, right):
+    def visible(batch, head, i, j, left: int, right: int):
         return (j >= i - left) & (j <= i + right)
 
     @triton.jit
@@ -202,7 +208,7 @@ class prefix:
     """prefix(length): the first `length` keys are seen by all, the others as in causal. For 4 and 4, length 2: 1100, 1100, 1110, 1111."""
 
     @triton.jit
-    def visible(batch, head, i, j, length):
+    def visible(batch, head, i, j, length: int):
         return (j < length) | (j <= i)
 
     @triton.jit

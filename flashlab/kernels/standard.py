@@ -53,8 +53,16 @@ def _causal_bias(n_q: int, n_k: int, like: torch.Tensor) -> torch.Tensor:
     return torch.full((n_q, n_k), -math.inf, dtype=like.dtype, device=like.device).triu(n_k - n_q + 1)
 
 
+def need_tensors(**given: object) -> None:
+    """Raises TypeError for what is no tensor."""
+    for name, x in given.items():
+        if not isinstance(x, torch.Tensor):
+            raise error("tensor", argument=name, given=type(x).__name__)
+
+
 def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int, int, int]:
     """(batch, heads, n_q, head_dim, kv_heads, n_k), or the error that says what does not fit."""
+    need_tensors(q=q, k=k, v=v)
     shapes = q.shape, k.shape, v.shape  # asked once: each time is a new object
     for name, shape in zip("qkv", shapes):
         if len(shape) != 4:

@@ -7,8 +7,8 @@ Unlike forward.py: pointers only, head_dim a power of two, a tile of keys multip
 of the kernel, so a step's compiled code holds what the step says and nothing else.
 
 Traffic, in elements, as forward.py's: q, o and lse once; k and v once for each program, less the tiles it skips (SKIP).
-Does not handle: rows that see no key (causal with n_q > n_k), which it refuses; with FOLD a scale of 0 or
-below, which gives nan; masks; offsets from 2³¹ on.
+Does not handle: rows that see no key (causal with n_q > n_k), which it refuses; with FOLD a scale of 0 or below,
+which it refuses too; masks; offsets from 2³¹ on.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     """(o like q, lse (batch, heads, n_q) float32) by one step of the ladder; 16-bit tensors on a GPU.
 
     In the interpreter tiles are 16 × 16, and bfloat16 is computed in float32, since its products are wrong there. Raises
-    ValueError or TypeError for what a step cannot take, but not for a scale of 0 or below (see the top of this file).
+    LookupError for a step that there is not, ValueError or TypeError for what one cannot take.
 
     >>> from flashlab.runtime import device
     >>> q, k, v = (torch.ones(1, 2, n, 16, device=device()) for n in (3, 5, 5))
@@ -219,9 +219,11 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     >>> o.shape, lse.shape
     (torch.Size([1, 2, 3, 16]), torch.Size([1, 2, 3]))
     """
+    if name not in STEPS:
+        raise error("step", given=name, allowed=", ".join(STEPS))
+    scale = checked(q, k, v, scale)
     one, interpreted = STEPS[name], architecture(q.device) == 0
     tile = tile or (INTERPRETED if interpreted else one.tiles and one.tile(q.shape[3]) or None)
-    scale = checked(q, k, v, scale)
     if one.kernel == "flash1_kernel":
         return flash1(q, k, v, causal=causal, scale=scale, tile=tile)
     if one.kernel == "forward_kernel":
@@ -229,7 +231,7 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
         with torch.cuda.device_of(q):
             return forward(q, k, v, *masks.decode(*mask.encode()), scale, tile=tile)
     q, k, v = (x.contiguous() for x in (q, k, v))
-    _fits(q, k, causal)
+    _fits(q, k, causal, one.fold, scale)
     if interpreted and q.dtype == torch.bfloat16:
         o, lse = step(name, q.float(), k.float(), v.float(), causal=causal, scale=scale, tile=tile)
         return o.to(q.dtype), lse
@@ -244,10 +246,14 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal
     return o, lse
 
 
-def _fits(q: torch.Tensor, k: torch.Tensor, causal: bool) -> None:
+def _fits(q: torch.Tensor, k: torch.Tensor, causal: bool, fold: bool, scale: float) -> None:
     """Raises ValueError for what lesson 06's kernel leaves out."""
     (heads, n_q, head_dim), (kv_heads, n_k) = q.shape[1:], k.shape[1:3]
     if head_dim < 16 or head_dim & (head_dim - 1):
         raise error("step_inputs", needed="a head_dim that is a power of two from 16 on", argument="q", given=f"head_dim {head_dim}")
-    if not n_q or not n_k or (causal and n_q > n_k):
+    if not n_q:
+        raise error("step_inputs", needed="at least one query", argument="q", given="0 rows")
+    if fold and not scale > 0:
+        raise error("step_inputs", needed="a scale above 0 where it is folded into the exponent", argument="the call", given=f"scale {scale:g}")
+    if not n_k or (causal and n_q > n_k):
         raise error("step_inputs", needed="at least one key for each query", argument="q", given=f"{n_q} rows, k {n_k}")

@@ -172,6 +172,25 @@ def test_a_range_alone_is_refused_by_its_own_name(ranges):
         register(type("loose", (), {"score": masks.alibi.given["score"], **given}))
 
 
+def test_only_what_is_annotated_as_whole_must_be_whole():
+    @register
+    class mixture:
+        @triton.jit
+        def visible(batch, head, i, j, most: int, loss):
+            return i - j <= most
+
+        @triton.jit
+        def score(score, batch, head, i, j, most, loss):
+            return score - loss
+
+    for given in (2.0, 2.5):
+        with pytest.raises(ERRORS["mask_whole"][0], match=f"^the mask mixture takes a whole number for most, and was given the float {given}"):
+            mixture(given, 0.5)
+        with pytest.raises(ERRORS["mask_whole"][0], match="for length"):
+            masks.prefix(given)
+    mixture(2, 0.5), mixture(torch.tensor(2), 1), masks.softcap(50), masks.softcap(50.0)
+
+
 def test_wrong_masks_are_named():
     @triton.jit
     def visible(batch, head, i, j):
@@ -205,6 +224,7 @@ def test_wrong_masks_are_named():
             lambda: masks.window(2**31 - 1, 0).encode(),
             "the mask window was given 2,147,483,647; a whole number in a mask is at most 1,073,741,824 (2**30) in size. For no limit, give that.",
         ),
+        "mask_whole": (lambda: masks.window(2, 1.0), "the mask window takes a whole number for right, and was given the float 1.0. Pass an int."),
         "mask_value": (
             lambda: masks.window(3, None).encode(),
             "a parameter of the mask window is of type NoneType; it must be an int, a float or a tensor. Convert it first.",

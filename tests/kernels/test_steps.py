@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from flashlab import runtime  # before triton
@@ -14,8 +15,12 @@ import pytest
 import torch
 
 from flashlab.bench.ladder import COMPILED, programs
+from flashlab.errors import ERRORS
+from flashlab.kernels.flash1 import flash1
+from flashlab.kernels.standard import standard as operators
 from flashlab.kernels.steps import STEPS, step
 from flashlab.kernels.tiles import Tile, forward_tile_for, heads_at_once
+from flashlab.kernels.unfused import unfused
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import schedule
 from flashlab.traffic.counters import STEPS as NAMES
@@ -73,7 +78,10 @@ def test_any_strides(name):
         ((5, 5, 8), {}, "q has head_dim 8"),
         ((5, 4, 16), {"causal": True}, "^the steps take at least one key for each query, and q has 5 rows, k 4."),
         ((5, 0, 16), {}, "q has 5 rows, k 0"),
-        ((0, 5, 16), {}, "q has 0 rows, k 5"),
+        ((0, 5, 16), {}, "^the steps take at least one query, and q has 0 rows."),
+        ((5, 5, 16), {"scale": 0}, "^the steps take a scale above 0 where it is folded into the exponent, and the call has scale 0."),
+        ((5, 5, 16), {"scale": -0.5}, "the call has scale -0.5."),
+        ((5, 5, 16), {"scale": float("nan")}, "the call has scale nan."),
         ((5, 5, 16), {"heads": 3, "kv_heads": 3, "k_heads": 2}, "heads"),
     ],
 )
@@ -82,7 +90,27 @@ def test_what_a_step_cannot_take_is_refused(sizes, options, text):
     q, k, v = tensors(*sizes, **heads)
     k, v = (x[:, : options.get("k_heads", x.shape[1])] for x in (k, v))
     with pytest.raises(ValueError, match=text):
-        step("fold", q, k, v, causal=options.get("causal", False))
+        step("fold", q, k, v, causal=options.get("causal", False), scale=options.get("scale"))
+
+
+def test_a_step_without_fold_takes_any_scale():
+    q, k, v = tensors(20, 20, 16, dtype="float32" if DEVICE == "cpu" else "bfloat16")
+    for scale in (0.0, -0.5):
+        exact, _ = standard(*(x.double().cpu() for x in (q, k, v)), scale=scale)
+        assert (step("fit", q, k, v, scale=scale)[0].double().cpu() - exact).abs().max() < (1e-5 if DEVICE == "cpu" else 2e-2)
+
+
+def test_a_step_that_there_is_not_is_refused_by_name():
+    with pytest.raises(ERRORS["step"][0], match="^no step of the ladder is called 'folds'; there are: flash1, small, tiles, .*, overlap.$"):
+        step("folds", *tensors(5, 5, 16))
+
+
+@pytest.mark.parametrize("run", [partial(step, "flash1"), partial(step, "fold"), partial(step, "library"), unfused, flash1, operators])
+def test_what_is_no_tensor_is_named(run):
+    q, k, v = tensors(5, 5, 16)
+    for name, given in (("q", ([1.0], k, v)), ("k", (q, None, v)), ("v", (q, k, v.cpu().float().numpy()))):
+        with pytest.raises(ERRORS["tensor"][0], match=f"^{name} is of type .*; it must be a tensor"):
+            run(*given)
 
 
 @pytest.mark.parametrize("name", STEPS)
