@@ -6,6 +6,7 @@ Where a machine has several GPUs, each of pytest-xdist's workers begins with ano
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,21 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=runtime.describe()))
+
+
+LONG = re.compile(r"tests/kernels/test_(attention|backward|flash1|forward|unfused)[.]py::")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which need not be there
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests and a notebook's cells stay in one process, but those of the longest files, which share nothing, may go anywhere:
+    where there are many processes, one such file would take as long as all else."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scopes(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if LONG.match(nodeid) else super()._split_scope(nodeid)
+
+    return Scopes(config, log)

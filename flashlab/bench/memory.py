@@ -81,6 +81,9 @@ def extra_bytes(call: Callable[[], object], device: str) -> int | None:
     """The most memory that a call holds beyond what it was given and what it returns; None where torch does not count it."""
     if torch.device(device).type != "cuda":
         return None
+    # autograd works in a thread of its own, which may let go of a result late, in the midst of the next call: of the results
+    # before this one it has let go when this one is there, and this one is held to the end.
+    held = call()  # noqa: F841
     torch.cuda.synchronize(device)
     with _no_collection():
         torch.cuda.reset_peak_memory_stats(device)
