@@ -27,11 +27,12 @@ from flashlab.problem import check_size
 
 WIDE = 0.10  # a spread above this is said wherever the timing is shown; on an idle H200 none of 412 records passed 0.05
 MOST_REPEATS = 1000
-# How long a GPU works after a call has returned is asked again, after a pause, until the answers that agree are enough, or most are
-# against the call after AUDIT_S seconds. One that agrees is enough, unless its own events tell more than the timed calls' did and
-# DISTURBED_MS: then others had the GPU in between, and it proves little. Beside seven processes on an H200 an honest call's answers
-# agreed 98 times in 100, but those of a call that works on another stream 24 times. So then they must lead, by AUDIT_LEAD.
-AUDIT_S, AUDIT_PAUSE_S, AUDIT_LEAD, DISTURBED_MS = 2.0, 0.01, 8, 0.3
+# How long a GPU works after a call has returned is asked again, after a pause, until the answers that agree are enough, or those
+# against the call weigh more after AUDIT_S seconds. One that agrees is enough, unless its own events tell more than the timed calls'
+# did and DISTURBED_MS: then others had the GPU in between, and it proves little. Beside seven processes on an H200 94 to 100 of 100
+# answers to an honest call agreed, but also 24 to 44 to one that works on another stream. So then they must lead by AUDIT_LEAD, and
+# each answer against weighs as much as AUDIT_AGAINST that agree.
+AUDIT_S, AUDIT_PAUSE_S, AUDIT_LEAD, AUDIT_AGAINST, DISTURBED_MS = 2.0, 0.01, 8, 3, 0.3
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class _CudaClock:
                 honest.check_work(max(time_ms, told_ms), worked_ms=worked_ms + late_ms, late_ms=late_ms)
                 lead += 1
             except RuntimeError:
-                lead -= 1
+                lead -= AUDIT_AGAINST
                 if lead < 0 and perf_counter() > until:
                     raise
             else:

@@ -117,11 +117,11 @@ def test_an_audit_asks_again_before_it_refuses(monkeypatch, sleep):
 
 
 def test_beside_others_one_answer_that_agrees_is_not_enough(monkeypatch, sleep):
-    """So a call on another stream once came through: of its answers one in four agreed, where others had the GPU."""
-    clock, left = answers(monkeypatch, *[SLOWED_DOWN] * 8)  # an honest call, told by its events
+    """So a call on another stream once came through: up to half of its answers agreed, where others had the GPU."""
+    clock, left = answers(monkeypatch, *[SLOWED_DOWN] * 6, SLOWED_ELSEWHERE, *[SLOWED_DOWN] * 5)  # an honest call, told by its events
     clock.audit(lambda: None, 1.0)
     assert left == []
-    clock, _ = answers(monkeypatch, *[SLOWED_DOWN] * 5, *[SLOWED_ELSEWHERE, SLOWED_ELSEWHERE, SLOWED_ELSEWHERE, SLOWED_DOWN] * 300)
+    clock, _ = answers(monkeypatch, *[SLOWED_DOWN] * 5, *[SLOWED_ELSEWHERE, SLOWED_DOWN, SLOWED_DOWN] * 300)
     with pytest.raises(RuntimeError, match="the GPU was busy for 5 ms after the call's own stream was done"):
         clock.audit(lambda: None, 0.002)
     clock, left = answers(monkeypatch, SLOWED_DOWN, SLOWED_DOWN, HONEST)  # the others have gone
@@ -130,7 +130,7 @@ def test_beside_others_one_answer_that_agrees_is_not_enough(monkeypatch, sleep):
 
 
 def test_a_slow_honest_call_is_not_refused_for_one_answer_of_many(monkeypatch, sleep):
-    clock, left = answers(monkeypatch, *[(900.0, 900.0, 0.1)] * 4, (900.0, 2000.0, 0.1), *[(900.0, 900.0, 0.1)] * 5)
+    clock, left = answers(monkeypatch, *[(900.0, 900.0, 0.1)] * 4, (900.0, 2000.0, 0.1), *[(900.0, 900.0, 0.1)] * 7)
     after_return = clock._after_return
     monkeypatch.setattr(clock, "_after_return", lambda function: sleep(0.9) or after_return(function))
     clock.audit(lambda: None, 100.0)
