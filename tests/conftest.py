@@ -6,7 +6,6 @@ Where a machine has several GPUs, each of pytest-xdist's workers begins with ano
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +50,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=runtime.describe()))
 
 
-LONG = re.compile(r"tests/kernels/test_(attention|backward|flash1|forward|unfused)[.]py::")
+LONG = tuple(f"tests/kernels/test_{name}.py" for name in ("attention", "backward", "flash1", "forward", "unfused"))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which need not be there
@@ -64,6 +63,6 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scopes(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return nodeid if LONG.match(nodeid) else super()._split_scope(nodeid)
+            return nodeid if nodeid.startswith(LONG) else super()._split_scope(nodeid)
 
     return Scopes(config, log)
