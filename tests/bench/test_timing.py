@@ -116,6 +116,13 @@ def test_an_audit_asks_again_before_it_refuses(monkeypatch, sleep):
     assert 1000 - len(left) in (201, 202)  # one each 10 ms for 2 s, by a clock that counts in floats
 
 
+def test_alone_on_a_gpu_a_short_call_is_audited_once(monkeypatch):
+    """Without a head start its events tell of the launch, too: 0.15 ms on an H200 for a kernel of 0.004 ms."""
+    clock, left = answers(monkeypatch, (0.15, 0.03, 0.02))
+    clock.audit(lambda: None, 0.004)
+    assert left == []
+
+
 def test_beside_others_one_answer_that_agrees_is_not_enough(monkeypatch, sleep):
     """So a call on another stream once came through: up to half of its answers agreed, where others had the GPU."""
     clock, left = answers(monkeypatch, *[SLOWED_DOWN] * 6, SLOWED_ELSEWHERE, *[SLOWED_DOWN] * 5)  # an honest call, told by its events
