@@ -10,12 +10,10 @@ import argparse
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from flashlab.errors import error
+from flashlab.killed import when_killed
 
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
 WORK = "work/ in your clone of the course, elsewhere work/ in the folder you are in"
@@ -195,27 +193,11 @@ def _whole_numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-@contextmanager
-def ended_like_ctrl_c() -> Iterator[None]:
-    """`kill` ends a command as Ctrl-C does, so that what it started (ncu, a sandbox) ends with it and results are kept.
-
-    Only a main thread may take a signal.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand; returns the exit status."""
     options = parser().parse_args(arguments)
     try:
-        with ended_like_ctrl_c():
+        with when_killed(signal.default_int_handler):  # KeyboardInterrupt, as by Ctrl-C: what it started, ncu or a sandbox, ends too
             status = options.call(options)
         sys.stdout.flush()
         return status

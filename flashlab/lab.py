@@ -9,18 +9,16 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from flashlab import runtime
 from flashlab.copies import find_course, sync, work_folder
 from flashlab.errors import error
+from flashlab.killed import when_killed
 
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 CONFIG = Path(__file__).with_name("jupyter_config")
@@ -91,22 +89,9 @@ def lab(
     runtime.announce()
     sys.stdout.flush()
     server = subprocess.Popen(line, env=environment(os.environ))
-    with _ends_with_us(server):
+    with when_killed(lambda *_: server.terminate()):  # JupyterLab would go on without us
         while True:
             try:
                 return server.wait()
             except KeyboardInterrupt:  # JupyterLab got it too and asks whether to shut down; subprocess.call would kill it
                 pass
-
-
-@contextmanager
-def _ends_with_us(server: subprocess.Popen) -> Iterator[None]:
-    """Who ends this command ends JupyterLab, which would go on without it. Only a main thread may take a signal."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -48,3 +48,21 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=runtime.describe()))
+
+
+LONG = tuple(f"tests/kernels/test_{name}.py" for name in ("attention", "backward", "flash1", "forward", "unfused"))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which need not be there
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests and a notebook's cells stay in one process, but those of the longest files, which share nothing, may go anywhere:
+    where there are many processes, one such file would take as long as all else."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scopes(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if nodeid.startswith(LONG) else super()._split_scope(nodeid)
+
+    return Scopes(config, log)

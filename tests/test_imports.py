@@ -41,7 +41,8 @@ RULES = {
     "machine": {"driver", "runtime"},
     "doctor": {"driver", "machine", "runtime"},
     "copies": set(),
-    "lab": {"copies", "runtime"},
+    "killed": set(),
+    "lab": {"copies", "killed", "runtime"},
     "record": {"copies", "runtime"},
     "smoke": {"runtime"},
     "provenance": {"driver"},
@@ -50,7 +51,7 @@ RULES = {
     "count_measured": {"bench.three_ways", "bench.turn", "runtime", "traffic"},
     "__init__": {"runtime"},
     "notebook": set(),
-    "cli": set(),
+    "cli": {"killed"},
 }
 # These may import anything of ours, but inside their functions only.
 INSIDE_FUNCTIONS = {"notebook", "cli"}

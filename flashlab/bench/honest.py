@@ -11,7 +11,7 @@
     finds its inputs in the L2          nothing to refuse: timing.py overwrites the cache before each repeat
 
 Not found: a wrong result where no `expected` is given; on a CPU, work that starts later than SETTLE_S after the return; on a
-GPU, work on another stream of less than LATE_MS and LATE_SHARE of the time told.
+GPU, work on another stream of less than LATE_MS and LATE_SHARE of the time told, which other processes lengthen.
 """
 
 from __future__ import annotations

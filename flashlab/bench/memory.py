@@ -81,6 +81,9 @@ def extra_bytes(call: Callable[[], object], device: str) -> int | None:
     """The most memory that a call holds beyond what it was given and what it returns; None where torch does not count it."""
     if torch.device(device).type != "cuda":
         return None
+    # What keeps a call's result after its caller (autograd has a thread of its own) lets it go in the midst of the next call, at
+    # times, on a busy machine. So of the calls before it is rid when this one is done, and this one's result is held to the end.
+    held = call()  # noqa: F841
     torch.cuda.synchronize(device)
     with _no_collection():
         torch.cuda.reset_peak_memory_stats(device)

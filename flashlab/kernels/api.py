@@ -5,7 +5,7 @@ numbers and its tensors (Mask.encode), and the operator looks the functions up (
 parts: what it does, what shapes it returns (for tracing without data), and its derivative.
 
 Unlike torch's scaled_dot_product_attention: causal is aligned to the bottom right, lse can be returned and has a
-gradient, masks are functions, and a row that sees no key gives 0. Does not handle: dropout, double backward, forward-mode derivatives.
+gradient, and masks are functions. Does not handle: dropout, double backward, forward-mode derivatives.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """o (batch, heads, n_q, head_dim) from q of that shape and k, v (batch, kv_heads, n_k, head_dim); float16, bfloat16, float32.
 
-    Any sizes and strides; heads must be a multiple of kv_heads, head_dim at most 256. `causal` is aligned to the bottom
-    right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,) is one more score
-    in each row's sum, without a value. `return_lse` adds lse (batch, heads, n_q), float32, the natural log of each row's
-    Σ exp(score); it has a gradient. `deterministic=False` takes the fused backward pass with atomics: dq may differ in its
-    last bits from run to run, and on an H200 it was the slower one at every head_dim (tiles.py). Raises ValueError or TypeError naming the argument. The
-    environment variable FLASHLAB_AUTOTUNE=1, set before flashlab is imported, times a few tiles on the first call of each kind
-    and keeps the fastest (autotune.py).
+    Any sizes and strides; heads, at least one, must be a multiple of kv_heads, head_dim at most 256. `causal` is aligned to
+    the bottom right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,) is one
+    more score in each row's sum, without a value. A row that sees no key gives 0. `return_lse` adds lse (batch, heads, n_q),
+    float32, the natural log of each row's Σ exp(score), the sink's too; it has a gradient. `deterministic=False` takes the
+    fused backward pass with atomics: dq may differ in its last bits from run to run, and on an H200 it was the slower one
+    at every head_dim (tiles.py). `backend`: "auto" or "triton", for now the same.
+
+    Raises ValueError or TypeError naming the argument, NotImplementedError for forward-mode derivatives. The environment
+    variable FLASHLAB_AUTOTUNE=1, set before flashlab is imported, times a few tiles on the first call of each kind and
+    keeps the fastest (autotune.py).
 
     >>> from flashlab.runtime import device
     >>> q, k, v = (torch.ones(1, 2, n, 8, device=device()) for n in (3, 5, 5))

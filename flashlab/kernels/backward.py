@@ -4,7 +4,8 @@ Source: Dao 2023, Algorithm 2; Dao et al. 2022, appendix B.2 for delta.
 
 Two variants. Deterministic: `keys_kernel` owns a tile of keys and loops over queries, for dk and dv; `queries_kernel`
 owns a tile of queries and loops over keys, for dq. Each gradient has one writer, so no atomics, and the same bits every
-time; the price is that scores and dweights are computed twice, 7 matrix products instead of 5. Fused: `keys_kernel`
+time; the price is that scores and dweights are computed twice, 7 matrix products instead of 5 (8 where dk and dv have a
+launch each: over_queries). Fused: `keys_kernel`
 with FUSED=True also adds its share of dq to a float32 buffer by atomics, 5 products; the order of the additions, and
 with it the last bits of dq, changes from run to run.
 
@@ -12,11 +13,16 @@ With weights = exp(scores - lse), dweights = do · vᵀ and delta = rowsum(do ·
 
     dscores = weights · (dweights - delta)    dv = weightsᵀ · do    dk = scale · dscoresᵀ · q    dq = scale · dscores · k
 
-Unlike forward.py: no running maximum, since lse is known. Does not handle: double backward, gradients of mask tensors.
+Here do · vᵀ, and each product for dv, dk and dq, is a matrix product, the others are element by element; a mask that changes
+scores multiplies dscores by its slope. dlse is lse's own gradient: it enters here because d lse / d score = weights. A sink
+needs nothing more, since lse has it in its sum; its own gradient is taken from delta (api.py).
 
-Traffic, in elements: delta reads o and do once; a keys program reads its k and v, writes dk and dv, and reads q, do, lse
-and delta of the tiles that see it; a queries program reads its q, do, lse and delta, writes dq, and reads k and v of the
-tiles it sees. Fused: dq in float32 is zeroed, added to once a tile pair, read once, and written once in q's dtype.
+Unlike forward.py, whose header explains the constants: no running maximum, since lse is known, so FOLD takes any scale.
+Does not handle: double backward, gradients of mask tensors.
+
+Traffic, in elements: delta reads o, do and dlse (if given) once and is written once; a keys program (of each launch, where
+dk and dv have their own) reads its k and v, writes dk and dv, and reads q, do, lse and delta of the tiles that see it; a
+queries program reads its q, do, lse and delta, writes dq, and reads k and v of the tiles it sees. Fused: dq in float32 is zeroed, added to once a tile pair, read once, and written once in q's dtype.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ from flashlab.kernels.tiles import SMALLEST_DOT, BackwardTiles, backward_tiles, 
 
 @triton.jit
 def delta_kernel(o, do, dlse, delta, o_strides, do_strides, dlse_strides, heads, n_q, LAYOUT: tl.constexpr, BLOCK_Q: tl.constexpr):
-    """delta (batch, heads, n_q) = rowsum(do · o) - dlse: what each dscore of a row loses."""
+    """delta (batch, heads, n_q) = rowsum(do · o) - dlse: what each of a row's dweights loses."""
     tiles = tl.cdiv(n_q, BLOCK_Q)
     program = tl.program_id(0)
     first, batch, head = program % tiles * BLOCK_Q, program // tiles // heads, program // tiles % heads
@@ -91,8 +97,8 @@ def over_queries(
 ):  # fmt: skip
     """Add what the queries from lo to hi, less those from gap_lo to gap_hi, give to dk (not yet scaled) and dv of one key tile.
 
-    at are the tile's keys, standing up (block_k, 1). DK and DV: at head_dim 256 both sums do not fit one program's
-    registers, so there is a launch for each (tiles.py). FUSED implies both.
+    at are the tile's keys, standing up (block_k, 1). DK and DV: at head_dim 256 both sums of the tiles of sm_90 and sm_100
+    do not fit one program's registers, so there is a launch for each (tiles.py). FUSED implies both.
     """
     PADDED: tl.constexpr = LAYOUT.padded
     j, inside = at, at < n_k
@@ -122,7 +128,7 @@ def over_queries(
             cols = tl.arange(0, PADDED)
             dq_rows = dq + ((batch.to(tl.int64) * heads + head) * n_q + start) * PADDED
             offsets = tl.arange(0, BLOCK_Q)[:, None] * PADDED + cols[None, :]
-            if PREDICATE and LAYOUT.ragged:
+            if PREDICATE and LAYOUT.ragged:  # relaxed: each addition is whole, and nothing else waits for it
                 tl.atomic_add(dq_rows + offsets, dq_tile, mask=(rows < n_q)[:, None], sem="relaxed")  # add block_q · padded
             else:
                 tl.atomic_add(dq_rows + offsets, dq_tile, sem="relaxed")

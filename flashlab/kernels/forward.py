@@ -3,15 +3,16 @@
 Source: Dao 2023, Algorithm 1; reference/flash2.py is the same loop in NumPy.
 
 Unlike reference/flash2.py: batches, heads and grouped queries; masks as functions (masks.py); powers of two instead of
-e; a step multiplies the keys of the next tile (attend); tiles that no query sees are skipped, and tiles that every query
-sees whole are not compared with the mask.
+e; a step multiplies the keys of the next tile (attend); tiles that every query sees whole come first, and are not compared
+with the mask, then those on both sides of them.
 
 Constants of a compiled kernel: LAYOUT says what the tensors look like (primitives.Layout), MASKS holds the functions of
 the masks (joined_masks.py), PREDICATE says that some key of these tiles may be hidden or not be there, so that every score
-must be asked.
+must be asked. FOLD and LIMITED: forward_kernel says.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
-stored. Does not handle: variable lengths, paged caches, fp8, dropout.
+stored. Does not handle: variable lengths, paged caches, fp8, dropout; products q · k of -inf (or so large that float32 has
+no number for them) all through the first tile of keys that a row meets, if that one is seen whole: the row is nan.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
 from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
 
-SMALLEST_NORMAL = 2.0**-126  # of float32: folded into the exponential, a smaller scale would be 0, and 0 times a hidden score's -inf is nan
+SMALLEST_NORMAL = 2.0**-126  # of float32: folded into the exponential, a smaller scale may become 0, and 0 times a hidden score's -inf is nan
 
 
 @triton.jit
@@ -50,7 +51,7 @@ def mask_scores(
     scores, batch, head, i, start, n_k, scale, mask_params,
     PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """What the masks make of one tile of scores: rescored, and -inf where a key is hidden or not there."""
+    """What the masks make of one tile of products: scores, unless FOLD leaves the scale to the exponential, and -inf for a key hidden or not there."""
     j = start + tl.arange(0, BLOCK_K)[None, :]
     inside = j < n_k
     if LAYOUT.ragged:
@@ -71,13 +72,14 @@ def attend(
 ):  # fmt: skip
     """The inner loop: take the tiles of keys from lo to hi, less those from gap_lo to gap_hi, into (row_max, row_sum, acc).
 
-    Each step multiplies the keys of the next tile, not of its own: so a tile of k has a whole step to arrive, where at
-    the top of its own step all warps would wait for it. OVERLAP says in which order a step's two products start.
+    Each step multiplies the keys of the next tile, not of its own. The compiler asks for a step's tiles at the end of the
+    step before (tiles.py): so a tile of k has a whole step to arrive, where at the top of its own step all warps would
+    wait for it. OVERLAP says in which order a step's two products start.
 
     i are the queries' places among the keys; unit turns a score into an exponent of two. The gap is what another call
     takes: the tiles that every query sees whole. Steps are counted as if it were not there; jump (below) skips it.
     """
-    BLIND: tl.constexpr = PREDICATE or not FOLD or OVERLAP  # with OVERLAP no row needs it, yet it is faster (tiles.py)
+    BLIND: tl.constexpr = PREDICATE or not FOLD or OVERLAP  # where OVERLAP alone asks for it no row is blind, yet it is faster (tiles.py)
     row_max, row_sum, acc = state
     last = hi - (gap_hi - gap_lo) - BLOCK_K  # the last step
     if lo <= last:
@@ -107,7 +109,7 @@ def jump(step, gap_lo, gap_hi, PREDICATE: tl.constexpr, BLOCK_K: tl.constexpr):
     """The first key of a step: from gap_lo on, past the gap. Without a predicate there is no gap."""
     if PREDICATE:
         step = tl.where(step < gap_lo, step, step + (gap_hi - gap_lo))
-    step = tl.multiple_of(step, BLOCK_K)  # assigned first: the interpreter makes a tensor only of what is assigned
+    step = tl.multiple_of(step, BLOCK_K)  # tells the compiler that BLOCK_K divides it. Assigned first: the interpreter makes a tensor only of what is assigned
     return step
 
 
@@ -140,6 +142,7 @@ def forward_kernel(
     begin = first + n_k - n_q  # queries are counted by their place among the keys: the last one is at n_k - 1
     last = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
     i = tl.minimum(begin + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]  # rows past the end get the last place: a mask may load by it
+    # The places begin to last of these queries are what masks.py calls first to last; its begin to end are all keys, 0 to n_k.
     lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, begin, last, 0, n_k)
     lo, full_lo, full_hi, hi = tile_edges(lo, hi, full_lo, full_hi, n_k, BLOCK_K)
     # Tiles that all queries see whole need no predicate; the others, on both sides of them, do, if there can be any.
@@ -150,14 +153,14 @@ def forward_kernel(
                        mask_params, True, FOLD, MASKS, LAYOUT, BLOCK_K, OVERLAP)  # fmt: skip
     row_max, row_sum, acc = state
 
-    base = row_max * unit  # an exponent of two, as top is
+    base = row_max * unit  # the exponent of two that row_sum and acc are relative to
     if sink is not None:  # one more score in each row's sum, without a value
         sink_score = tl.load(sink + head).to(tl.float32) * LOG2_E
         top = tl.maximum(base, sink_score)
         top = tl.where(top == -INF, 0.0, top)
         rescale = tl.exp2(base - top)
         row_sum, acc, base = row_sum * rescale + tl.exp2(sink_score - top), acc * rescale[:, None], top
-    empty = row_sum == 0  # a row that saw no key: 0 and -inf
+    empty = row_sum == 0  # a row that saw no key, without a sink: 0 and -inf
     row_sum = tl.where(empty, 1.0, row_sum)
     o_tile = acc * (1.0 / row_sum)[:, None]  # the one division of each row
     lse_tile = tl.where(empty, -INF, (base + tl.log2(row_sum)) * LN_2)
@@ -168,7 +171,10 @@ def forward_kernel(
 
 
 def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Launch forward_kernel: (o like q, lse (batch, heads, n_q) float32). `masks` and `mask_params` come from masks.decode."""
+    """Launch forward_kernel: (o like q, lse (batch, heads, n_q) float32).
+
+    `masks` and `mask_params` come from masks.decode; `sink` (heads,) is contiguous.
+    """
     o = torch.empty_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if lse.numel():  # a grid of no programs cannot be launched
@@ -190,6 +196,7 @@ def plan_forward(q, k, v, o, sink, masks, mask_params, fold, tile) -> Plan:
     batch, heads, n_q, _ = q.shape
     n_k = k.shape[2]
     shape = layout((q, k, v), (o,), n_q, n_k, tile)
+    # described: what makes q, k and v tensor descriptors, which hold their strides; empty where they travel as pointers
     described, strides = streamed((q, k, v), (tile.block_q, tile.block_k, tile.block_k), shape)
     sizes = (batch * heads, heads_at_once(k), heads, n_q, n_k)
     constants = {

@@ -7,7 +7,7 @@ it found under fewer facts, dtype and alignment of a tensor and whether an int i
 so that a new n need not ask Triton again.
 
 Where something stands before Triton's own launch (its interpreter; traffic/triton_hooks.py while its hooks are open) that
-one is called each time, and nothing is kept.
+one is called each time, and no compiled kernel is kept.
 """
 
 from __future__ import annotations

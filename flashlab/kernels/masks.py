@@ -14,7 +14,7 @@ calls the functions (joined_masks.py); it has no branch for any of them. Write y
 
 All functions end with the mask's own parameters; one annotated `int` refuses a float. i is a query's place **among the keys**: the last query is at n_k - 1,
 so causal is `j <= i` also where n_q differs from n_k. Where n_q is larger, the first queries have i below 0: a function that
-loads by i must mask such loads. i and j never pass n_k - 1. Each function is optional:
+loads by i must mask such loads. i and j never pass n_k - 1. A mask needs visible or score, or both; all else is optional:
 
     visible(batch, head, i, j)                           whether query i sees key j; i and j are tiles that broadcast
     key_range(batch, head, first, last, begin, end)      for queries first to last, both included: (lo, hi, full_lo,
@@ -85,7 +85,7 @@ class MaskKind:
         return f"<mask {self.__name__}: {', '.join(self.given)}; {self.parameters} parameter(s)>"
 
 
-_INTERPRETED = type(no_function)
+_INTERPRETED = type(no_function)  # what @triton.jit makes here: a JITFunction, or the interpreter's own class
 
 
 def register(source: type) -> MaskKind:
@@ -136,7 +136,7 @@ def decode(names: str, numbers: list[float], tensors: list[torch.Tensor]) -> tup
         return NOTHING, ()
     functions = _functions(names)
     if not numbers and not tensors:
-        return functions, ((),) * len(functions.limits)
+        return functions, ((),) * len(functions.limits)  # one for each joined mask, none of which has a parameter
     numbers, tensors, params = iter(numbers), iter(tensors), []
     take = {"t": lambda: _right_there(next(tensors)), "i": lambda: int(next(numbers)), "f": lambda: next(numbers)}
     for name in names.split("&"):
@@ -187,7 +187,7 @@ class causal:
 class window:
     """window(left, right): a query sees the keys from `left` before its place to `right` after it, both included.
 
-    For no limit on one side give 2**30; -1 is one key less than 0, not "no limit" as elsewhere.
+    Both are whole numbers (int). For no limit on one side give 2**30; -1 is one key less than 0, not "no limit" as elsewhere.
     """
 
     @triton.jit

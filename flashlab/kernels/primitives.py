@@ -2,9 +2,9 @@
 
 Source: Milakov and Gimelshein 2018 for the update; FlashAttention-2 (Dao 2023, section 3.1) for dividing once at the end.
 
-Everything here is a `@triton.jit` function that a kernel inlines. Unlike reference/online_softmax.py: exponentials are
-powers of two, because a GPU has an instruction for 2ˣ and none for eˣ; so scores are multiplied by LOG2_E once, folded
-into the scale. Does not handle: float64.
+A kernel inlines the `@triton.jit` functions here. Unlike reference/online_softmax.py: exponentials are powers of two,
+because a GPU has an instruction for 2ˣ and none for eˣ; so scores are multiplied by LOG2_E once, together with the scale
+where no mask changes them. Does not handle: float64.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     index: tl.dtype  # of offsets inside a tile: int64 only where a tile spans 2³¹ elements
     dot: tl.dtype  # dtype of the products' operands: the tensors' own, but float32 for bfloat16 in the interpreter
     ragged: bool  # the last tile of queries or of keys passes the end
-    descriptors: bool  # what is loaded in a loop comes as tensor descriptors (TMA), not pointers
+    descriptors: bool  # q, k, v (and do) come not as pointers but as descriptors: shape, strides and tile, by which TMA, a unit of its own, loads tiles
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def row_maximum(scores):
 def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True):
     """Take one more tile of scores (score · unit is an exponent of two) into the running row_max and row_sum of each row.
 
-    BLIND: a row may not have seen a key yet, so its maximum may be -inf.
+    Returns (row_max, row_sum, weights, rescale). BLIND: a row may not have seen a key yet, so its maximum may be -inf.
     """
     new_max = tl.maximum(row_max, row_maximum(scores))
     base = new_max * unit
@@ -107,7 +107,7 @@ def store_tile(x, strides, batch, head, start, n, tile, BLOCK: tl.constexpr, LAY
 
 @triton.jit
 def tile_edges(lo, hi, full_lo, full_hi, n, BLOCK: tl.constexpr):
-    """(lo, full_lo, full_hi, hi) at edges of tiles: visit lo to hi; full_lo to full_hi needs no predicate."""
+    """(lo, full_lo, full_hi, hi) at edges of tiles: visit lo to hi; full_lo to full_hi needs no predicate: all keys there exist and are seen."""
     lo = tl.minimum(tl.maximum(lo, 0), n) // BLOCK * BLOCK
     hi = tl.maximum((tl.minimum(tl.maximum(hi, 0), n) + BLOCK - 1) // BLOCK * BLOCK, lo)
     full_lo = tl.minimum(tl.maximum((tl.maximum(full_lo, 0) + BLOCK - 1) // BLOCK * BLOCK, lo), hi)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+import weakref
 
 import pytest
 import torch
@@ -49,9 +50,10 @@ def test_nothing_is_collected_while_memory_is_counted(monkeypatch):
     for name in ("synchronize", "reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda device: 100)
     seen = []
-    assert extra_bytes(lambda: seen.append(gc.isenabled()) or torch.zeros(2), "cuda") == -8 and seen == [False] and gc.isenabled()
-    with pytest.raises(ZeroDivisionError):
-        extra_bytes(lambda: 1 / 0, "cuda")
+    assert extra_bytes(lambda: seen.append(gc.isenabled()) or torch.zeros(2), "cuda") == -8 and seen[-1] is False and gc.isenabled()
+    results = [torch.zeros(2)]
+    with pytest.raises(IndexError):  # in the call that is counted, the second one
+        extra_bytes(results.pop, "cuda")
     assert gc.isenabled()
     gc.disable()
     try:
@@ -115,6 +117,31 @@ def test_on_a_gpu_the_share_holds(monkeypatch):
             time_call(lambda: torch.empty(torch.cuda.mem_get_info()[1] // 20, dtype=torch.int8, device="cuda"))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_results_that_autograds_thread_lets_go_late_are_not_counted(monkeypatch):
+    """Freed in the midst of the counted call, the results of the call before it were once counted as -3 tensors of this one."""
+    live, peak, thread = [0], [0], []
+
+    def allocate(size):
+        x = torch.zeros(size, dtype=torch.int8)
+        live[0] += size
+        peak[0] = max(peak[0], live[0])
+        weakref.finalize(x, lambda: live.__setitem__(0, live[0] - size))
+        return x
+
+    def backward():
+        thread.clear()  # only now does the thread let go of what it computed before
+        spare, result = allocate(7), allocate(100)  # noqa: F841
+        thread.append(result)
+        return result
+
+    for name, told in (("memory_allocated", live), ("max_memory_allocated", peak)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.__setitem__(0, live[0]))
+    backward()
+    assert extra_bytes(backward, "cuda") == 7
 
 
 @pytest.mark.gpu
