@@ -10,6 +10,7 @@ from __future__ import annotations
 ERRORS: dict[str, tuple[type[Exception], str]] = {
     "size": (ValueError, "{argument} is {given}; it must be a whole number of at least {least}. Pass {argument}={least} or more."),
     "dtype": (ValueError, "dtype is {given!r}; it must be one of {allowed}. Pass it as a string, e.g. dtype='float16'."),
+    "scale": (TypeError, "scale is {given}; it must be a number. Pass a float, or None for 1/√head_dim."),
     "kv_heads": (
         ValueError,
         "kv_heads is {given}, but heads is {heads}; heads must be a multiple of kv_heads, so that each key head serves"
@@ -213,6 +214,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         " tensor write a visible() that loads it: see flashlab/kernels/masks.py.",
     ),
     "mask_function": (TypeError, "the mask {mask} defines {given}, which no kernel calls. A mask may define {allowed}."),
+    "mask_plain": (TypeError, "the mask {mask} defines {given} without @triton.jit, so no kernel can call it. Put @triton.jit above it."),
     "mask_empty": (TypeError, "the mask {mask} defines neither visible nor score, so it does nothing. Define one, under @triton.jit."),
     "mask_range": (
         TypeError,

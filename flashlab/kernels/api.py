@@ -70,7 +70,7 @@ def attention(
         mask = CAUSAL if mask is None else CAUSAL & mask
     names, numbers, tensors = mask.encode() if mask is not None else NO_MASK
     _check_tensors(q, tensors)
-    scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else _number(scale)
     run = _forward_autograd if _only_eager(q, k, v) else torch.ops.flashlab.attention_forward
     o, lse = run(q, k, v, sink, scale, names, numbers, tensors, deterministic)
     return (o, lse) if return_lse else o
@@ -108,7 +108,7 @@ def _on_device_of(function):
 def _forward(q, k, v, sink, scale, mask, numbers, tensors, deterministic):
     if not q.is_cuda and runtime.mode() == "cuda":
         raise error("kernel_device", given=q.device)
-    sink = None if sink is None else sink.contiguous()  # one number may have been expanded to all heads
+    sink = None if sink is None else sink.contiguous().resolve_neg()  # one number may have been expanded to all heads
     return forward(q, k, v, *masks.decode(mask, numbers, tensors), scale, sink)
 
 
@@ -118,7 +118,7 @@ def _backward(q, k, v, o, lse, do, dlse, sink, scale, mask, numbers, tensors, de
     if missing:
         raise error("mask_no_dscore", mask=missing[0])
     functions, params = masks.decode(mask, numbers, tensors)
-    lse = lse.contiguous()
+    lse, dlse = lse.contiguous(), None if dlse is None else dlse.resolve_neg()
     dq, dk, dv, delta = backward(q, k, v, o, lse, do, dlse, functions, params, scale, fused=not deterministic)
     if sink is None:
         return dq, dk, dv, q.new_empty(0)
@@ -221,6 +221,13 @@ def _check(q, k, v, mask, sink, backend) -> None:
         raise error("sink", given=tuple(sink.shape), device=sink.device, needed=(heads,), place=q.device)
     if backend not in BACKENDS:
         raise error("backend", given=backend, allowed=", ".join(BACKENDS))
+
+
+def _number(scale) -> float:
+    try:
+        return float(scale)
+    except (TypeError, ValueError):
+        raise error("scale", given=repr(scale)) from None
 
 
 def _check_tangents(**given) -> None:

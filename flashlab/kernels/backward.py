@@ -216,10 +216,10 @@ def queries_kernel(
     do_tile = load_tile(do, do_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     row_lse, row_delta = load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
     dq_tile = tl.zeros([BLOCK_Q, PADDED], tl.float32)
-    begin = first + n_k - n_q  # from here on as in forward_kernel
-    last = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
-    i = tl.minimum(begin + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]
-    lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, begin, last, 0, n_k)
+    first_place = first + n_k - n_q  # from here on as in forward_kernel
+    last_place = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
+    i = tl.minimum(first_place + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]
+    lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, first_place, last_place, 0, n_k)
     lo, full_lo, full_hi, hi = tile_edges(lo, hi, full_lo, full_hi, n_k, BLOCK_K)
     dq_tile = over_keys(dq_tile, q_tile, do_tile, row_lse, row_delta, k, v, k_strides, v_strides, batch, head, kv_head, i, full_lo,
                         full_hi, 0, 0, n_k, scale, mask_params, False, FOLD, MASKS, LAYOUT, BLOCK_K)  # fmt: skip

@@ -139,11 +139,10 @@ def forward_kernel(
     acc = tl.zeros([BLOCK_Q, PADDED], tl.float32)
     state = row_max, row_sum, acc
 
-    begin = first + n_k - n_q  # queries are counted by their place among the keys: the last one is at n_k - 1
-    last = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
-    i = tl.minimum(begin + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]  # rows past the end get the last place: a mask may load by it
-    # The places begin to last of these queries are what masks.py calls first to last; its begin to end are all keys, 0 to n_k.
-    lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, begin, last, 0, n_k)
+    first_place = first + n_k - n_q  # queries are counted by their place among the keys: the last one is at n_k - 1
+    last_place = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
+    i = tl.minimum(first_place + tl.arange(0, BLOCK_Q), n_k - 1)[:, None]  # rows past the end get the last place: a mask may load by it
+    lo, hi, full_lo, full_hi = key_range(MASKS, mask_params, batch, head, first_place, last_place, 0, n_k)
     lo, full_lo, full_hi, hi = tile_edges(lo, hi, full_lo, full_hi, n_k, BLOCK_K)
     # Tiles that all queries see whole need no predicate; the others, on both sides of them, do, if there can be any.
     state = attend(state, q_tile, k, v, k_strides, v_strides, batch, head, kv_head, i, full_lo, full_hi, 0, 0, n_k, scale, unit,

@@ -59,6 +59,9 @@ class MaskKind:
         for name in given:
             if name not in FUNCTIONS:
                 raise error("mask_function", mask=source.__name__, given=name, allowed=", ".join(FUNCTIONS))
+        for name in FUNCTIONS:
+            if name in vars(source) and name not in given:
+                raise error("mask_plain", mask=source.__name__, given=name)
         if not {"visible", "score"} & set(given):
             raise error("mask_empty", mask=source.__name__)
         if "visible" not in given and {"key_range", "query_range"} & set(given):
@@ -145,7 +148,8 @@ def decode(names: str, numbers: list[float], tensors: list[torch.Tensor]) -> tup
 
 
 def _right_there(x: torch.Tensor) -> torch.Tensor:
-    """x, but float32 for bfloat16 in the interpreter, whose bfloat16 arithmetic is wrong."""
+    """x with its sign where torch only noted it, and float32 for bfloat16 in the interpreter, whose bfloat16 arithmetic is wrong."""
+    x = x.resolve_neg()
     return x.float() if x.dtype == torch.bfloat16 and runtime.mode() == "interpreter" else x
 
 

@@ -74,6 +74,8 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int,
     (batch, heads, n_q, head_dim), (_, kv_heads, n_k, _), (_, v_heads, v_n, _) = shapes
     if v_n != n_k:
         raise error("n_k_differs", given=v_n, needed=n_k)
+    if heads == 0:
+        raise error("size", argument="heads", given=0, least=1)
     if kv_heads == 0 or heads % kv_heads or v_heads != kv_heads:
         allowed = ", ".join(str(h) for h in range(1, heads + 1) if heads % h == 0)
         raise error("kv_heads", given=kv_heads if v_heads == kv_heads else (kv_heads, v_heads), heads=heads, allowed=allowed)

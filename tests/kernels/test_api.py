@@ -202,6 +202,10 @@ BAD = {
         lambda q, k, v: attention(*(torch.zeros(1, 1, 3, 0, device=DEVICE) for _ in range(3))),
         "head_dim is 0; it must be a whole number of at least 1. Pass head_dim=1 or more.",
     ),
+    "scale": (
+        lambda q, k, v: attention(q, k, v, scale="half"),
+        "scale is 'half'; it must be a number. Pass a float, or None for 1/√head_dim.",
+    ),
     "backend": (
         lambda q, k, v: attention(q, k, v, backend="cudnn"),
         "backend is 'cudnn'; it must be one of auto, triton. Leave it out to get the fastest that fits.",
@@ -236,6 +240,13 @@ def test_wrong_input_is_named(name):
     with pytest.raises(ERRORS[name][0]) as caught:
         trigger(*tensors())
     assert str(caught.value) == text
+
+
+def test_no_heads_are_refused_and_no_batches_are_not():
+    with pytest.raises(ValueError) as caught:
+        attention(*(torch.zeros(1, 0, 3, 8, device=DEVICE) for _ in range(3)))
+    assert str(caught.value) == "heads is 0; it must be a whole number of at least 1. Pass heads=1 or more."
+    assert attention(*(torch.zeros(0, 1, 3, 8, device=DEVICE) for _ in range(3))).shape == (0, 1, 3, 8)
 
 
 @pytest.mark.gpu

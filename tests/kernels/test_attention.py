@@ -581,6 +581,23 @@ def test_a_tensor_whose_sign_torch_keeps_apart():
     torch.testing.assert_close(attention(turned, k, v), attention(q, k, v), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("where", ["sink", "mask", "dlse"])
+def test_a_sign_that_torch_keeps_apart_counts_in_every_tensor(where):
+    q, k, v = tensors()
+    leaf = q.requires_grad_()
+
+    def run(x):
+        o, lse = attention(leaf, k, v, sink=x if where == "sink" else None, mask=masks.alibi(x) if where == "mask" else None, return_lse=True)
+        (dq,) = torch.autograd.grad(lse, leaf, x[None, :, None].expand_as(lse) if where == "dlse" else torch.ones_like(lse))
+        return o, lse, dq
+
+    heads = torch.linspace(0.5, 1.5, q.shape[1], device=q.device)
+    turned = torch.complex(heads, -heads).conj().imag
+    assert turned.is_neg() and torch.equal(turned, heads)
+    for found, needed in zip(run(turned), run(heads), strict=True):
+        torch.testing.assert_close(found, needed, rtol=0, atol=0)
+
+
 def test_forward_mode_is_refused():
     q, k, v = tensors()
     text = (

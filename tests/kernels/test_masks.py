@@ -205,6 +205,10 @@ def test_wrong_masks_are_named():
             lambda: register(type("odd", (), {"visible": visible, "visble": visible})),
             "the mask odd defines visble, which no kernel calls. A mask may define visible, key_range, query_range, score, dscore.",
         ),
+        "mask_plain": (
+            lambda: register(type("half", (), {"visible": lambda batch, head, i, j: j <= i, "score": score})),
+            "the mask half defines visible without @triton.jit, so no kernel can call it. Put @triton.jit above it.",
+        ),
         "mask_empty": (
             lambda: register(type("hollow", (), {})),
             "the mask hollow defines neither visible nor score, so it does nothing. Define one, under @triton.jit.",
