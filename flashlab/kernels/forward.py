@@ -11,8 +11,7 @@ the masks (joined_masks.py), PREDICATE says that some key of these tiles may be 
 must be asked. FOLD and LIMITED: forward_kernel says.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
-stored. Does not handle: variable lengths, paged caches, fp8, dropout; products q · k of -inf (or so large that float32 has
-no number for them) all through the first tile of keys that a row meets, if that one is seen whole: the row is nan.
+stored. Does not handle: variable lengths, paged caches, fp8, dropout.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
 from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
 
+LOWEST = tl.constexpr(-(2 - 2.0**-23) * 2.0**127)  # of float32's numbers
 SMALLEST_NORMAL = 2.0**-126  # of float32: folded into the exponential, a smaller scale may become 0, and 0 times a hidden score's -inf is nan
 
 
@@ -79,7 +79,6 @@ def attend(
     i are the queries' places among the keys; unit turns a score into an exponent of two. The gap is what another call
     takes: the tiles that every query sees whole. Steps are counted as if it were not there; jump (below) skips it.
     """
-    BLIND: tl.constexpr = PREDICATE or not FOLD or OVERLAP  # where OVERLAP alone asks for it no row is blind, yet it is faster (tiles.py)
     row_max, row_sum, acc = state
     last = hi - (gap_hi - gap_lo) - BLOCK_K  # the last step
     if lo <= last:
@@ -89,7 +88,7 @@ def attend(
             start = jump(step, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=BLIND)
+            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP)
             if OVERLAP:  # q · k starts first, so the product with v may run during the next softmax; its weights stay in registers
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
                 acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
@@ -99,7 +98,7 @@ def attend(
         # The last tile: no keys follow that could be multiplied.
         start = jump(last, gap_lo, gap_hi, PREDICATE, BLOCK_K)
         scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=BLIND)
+        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP)
         acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
     return row_max, row_sum, acc
 
@@ -134,7 +133,9 @@ def forward_kernel(
     unit = scale * LOG2_E if FOLD else LOG2_E
 
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
-    row_max = tl.full([BLOCK_Q], -INF, tl.float32)
+    # Not -inf, from which -inf may not be taken: a row that has seen no key, or only scores of -inf, has this maximum and a sum of 0.
+    floor = tl.maximum(-(2.0**127) / unit, LOWEST)  # as an exponent of two a finite number, too
+    row_max = tl.zeros([BLOCK_Q], tl.float32) + floor
     row_sum = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, PADDED], tl.float32)
     state = row_max, row_sum, acc
@@ -156,7 +157,6 @@ def forward_kernel(
     if sink is not None:  # one more score in each row's sum, without a value
         sink_score = tl.load(sink + head).to(tl.float32) * LOG2_E
         top = tl.maximum(base, sink_score)
-        top = tl.where(top == -INF, 0.0, top)
         rescale = tl.exp2(base - top)
         row_sum, acc, base = row_sum * rescale + tl.exp2(sink_score - top), acc * rescale[:, None], top
     empty = row_sum == 0  # a row that saw no key, without a sink: 0 and -inf

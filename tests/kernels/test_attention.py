@@ -166,6 +166,20 @@ def test_causal_joins_the_mask():
     assert not torch.allclose(attention(q, k, v, causal=True), joined) and not torch.allclose(attention(q, k, v, mask=masks.window(2, 5)), joined)
 
 
+@pytest.mark.parametrize("huge", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_first_tile_of_scores_of_minus_infinity_gives_no_nan(huge, causal):
+    """A bias carried in one more column of q and k, or products past float32's largest number."""
+    q, k, v = tensors(n_q=64, n_k=300, heads=1)
+    q[..., -1], k[..., -1], k[:, :, :256, -1] = 1, 0, -math.inf
+    if huge:
+        q, k = torch.full_like(q, 1e20), torch.zeros_like(k)
+        k[:, :, :256] = -1e20
+    o = attention(q, k, v, causal=causal)
+    exact = standard(*(x.double().cpu() for x in (q, k[:, :, 256:], v[:, :, 256:])), scale=8**-0.5, causal=causal)[0]
+    torch.testing.assert_close(o.cpu(), exact.float(), rtol=1e-4, atol=1e-5)
+
+
 def test_a_scale_of_zero_is_the_mean_of_the_values():
     q, k, v = tensors()
     torch.testing.assert_close(attention(q, k, v, scale=0), v.mean(2, keepdim=True).expand_as(q), rtol=1e-5, atol=1e-6)
