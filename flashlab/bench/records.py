@@ -152,13 +152,17 @@ def on_grid(records: Iterable[Record]) -> list[Record]:
 
 
 def growing(records: Iterable[Record], pass_: str, *, head_dim: int = 128, heads: int = 16, causal: bool = False) -> dict[str, list[Record]]:
-    """{kernel: its newest records of one sequence, in the order of n}, those kernels that were timed at two lengths or more."""
+    """{kernel: its records of one sequence, in the order of n}, those kernels that were timed at two lengths or more.
+
+    Of each kernel the run with the most lengths, of several the newest: a factor between two lines never spans two runs.
+    """
     wanted = (pass_, 1, heads, head_dim, causal)
-    found: dict[str, list[Record]] = {}
-    for one in sorted(latest(records), key=lambda one: one.n_q):
+    runs: dict[str, dict[str, dict[int, Record]]] = {}
+    for one in records:
         if (one.pass_, one.batch, one.heads, one.head_dim, one.causal) == wanted and one.n_q == one.n_k and one.extra_bytes is not None:
-            found.setdefault(one.kernel, []).append(one)
-    return {kernel: line for kernel, line in found.items() if len(line) > 1}
+            runs.setdefault(one.kernel, {}).setdefault(one.date, {})[one.n_q] = one
+    fullest = {kernel: max(dates.items(), key=lambda run: (len(run[1]), run[0]))[1] for kernel, dates in runs.items()}
+    return {kernel: [run[n] for n in sorted(run)] for kernel, run in fullest.items() if len(run) > 1}
 
 
 def latest(records: Iterable[Record]) -> list[Record]:

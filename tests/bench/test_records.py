@@ -153,6 +153,16 @@ def test_the_grid_and_the_growing_sequence_are_told_apart():
     assert growing(line, "backward") == growing(line, "forward", causal=True) == {}
 
 
+def test_a_growing_sequence_is_of_one_run_whatever_was_timed_of_it_since():
+    """The grid shares one length with it: timed anew, that one would stand between two lengths of another run."""
+    run = [replace(ONE, batch=1, n_q=n, n_k=n, extra_bytes=4 * n, date="2026-01-01") for n in (8, 16, 32)]
+    shared, shorter = replace(run[1], date="2026-01-02"), [replace(one, date="2026-01-03") for one in run[:2]]
+    found = {"heads": ONE.heads, "head_dim": ONE.head_dim}
+    assert growing([*run, shared, *shorter], "forward", **found) == {"triton": run}
+    again = [replace(one, date="2026-01-04") for one in run]
+    assert growing([*again, *run], "forward", **found) == {"triton": again}
+
+
 def test_an_interrupted_run_is_found_again(monkeypatch):
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     earlier = replace(ONE, date=f"{today}T00:00:00+00:00")
