@@ -110,6 +110,7 @@ def _runs(what: str, quick: bool, names, head_dims, part: str) -> tuple[list[tup
         problems = sweep.growth_problems([n for n in GROWTH if n <= TOKENS or not quick])
         return [(pass_, _share(problems, part)) for pass_ in PASSES], peers.find(names or ("triton",))
     if what == "lengths":
+        lengths.check_names(names or ())
         problems = lengths.problems(ns=QUICK_LENGTHS) if quick else [*lengths.problems(), *lengths.decode_problems()]
         return [("forward", _share(problems, part))], peers.find(names or lengths.NAMES)
     chosen = peers.find(names or (QUICK_PEERS if quick else PEERS))
@@ -208,9 +209,9 @@ def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None
 
 
 def _about(what: str, found: list[Record]) -> list[Record]:
-    """The newest records of that grid alone: a file holds those of all."""
+    """The records of that grid alone that its tables show: a file holds those of all."""
     if what == "lengths":
-        return records.latest(lengths.on_grid(found))
+        return lengths.chosen(found)
     if what == "growth":
         devices = dict.fromkeys(one.device for one in found)
         lines = [records.growing([one for one in found if one.device == device], pass_) for device in devices for pass_ in PASSES]

@@ -121,6 +121,7 @@ def test_the_place_of_a_cell_names_what_the_grid_varies():
         *((["steps", f"--{option}", *value], f"flashlab: steps can do nothing with --{option}") for option, *value in (["quick"], ["part", "9/2"], ["resume"], ["csv", "x"], ["figures", "x"], ["peers", "triton"])),
         (["compare", "a", "b", "--quick"], "flashlab: compare can do nothing with --quick, which is for forward, backward, growth, lengths; it takes two files. Leave --quick out.\n"),
         (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
+        (["lengths", "--peers", "triton,sdpa-cudnn"], "flashlab: lab 1 does not compare 'sdpa-cudnn'; its table has a column for each of sdpa-math, "),
         (["forward", "--head-dim", "96"], "flashlab: the grid has no head_dim 96; it has 64, 128, 256."),
         (["forward", "--part", "3/2"], "flashlab: part '3/2' is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another.\n"),
         (["forward", "--part", "0/2"], "flashlab: part '0/2' is none"),
