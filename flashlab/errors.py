@@ -299,6 +299,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "wait_s": (ValueError, "FLASHLAB_WAIT_S is {given!r}; it must be a number of seconds of at least 0, such as 300."),
     "peer": (LookupError, "no peer is called {given!r}; there are: {allowed}."),
+    "length_peer": (LookupError, "lab 1 does not compare {given!r}; its table has a column for each of {allowed}. Pass one or more of these."),
     "grid_head_dim": (LookupError, "the grid has no head_dim {given}; it has {allowed}."),
     "not_a_record": (ValueError, "{file}, line {line}, is not a record: {why}. Delete the line or measure again."),
     "figure_device": (LookupError, "the figure needs {needed}, of one device; there are those of {given}."),

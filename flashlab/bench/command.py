@@ -99,7 +99,8 @@ def bench(
         cells = [one.problem for one in missing if (one.kernel, one.pass_, one.why) == (kernel, pass_, why)]
         total = sum(len(problems) for name, problems in runs if name == pass_)
         print(f"not timed: {kernel} {pass_}, {len(cells)} of {total} cells, first {_name(cells[0])}: {why}")
-    _show(taken, what, csv, figures, page, ceiling)
+    run = lengths.Run("measured", device_name(device), (*taken, *missing)) if what == "lengths" else None
+    _show(taken, what, csv, figures, page, ceiling, run)
     print(f"\n{len(added)} records were added to {path}")
     return int(any(one.failed for one in missing))
 
@@ -110,6 +111,7 @@ def _runs(what: str, quick: bool, names, head_dims, part: str) -> tuple[list[tup
         problems = sweep.growth_problems([n for n in GROWTH if n <= TOKENS or not quick])
         return [(pass_, _share(problems, part)) for pass_ in PASSES], peers.find(names or ("triton",))
     if what == "lengths":
+        lengths.check_names(names or ())
         problems = lengths.problems(ns=QUICK_LENGTHS) if quick else [*lengths.problems(), *lengths.decode_problems()]
         return [("forward", _share(problems, part))], peers.find(names or lengths.NAMES)
     chosen = peers.find(names or (QUICK_PEERS if quick else PEERS))
@@ -185,10 +187,13 @@ def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path 
     return 0
 
 
-def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, ceiling: ceilings.Ceilings | None) -> None:
+def _show(
+    found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, ceiling: ceilings.Ceilings | None, run: lengths.Run | None = None
+) -> None:
+    """`run` is what lengths has just measured, with why cells are missing: records alone do not tell out of memory from not tried."""
     mine = _about(what, found)
     if what == "lengths":
-        texts = [length_lab.report(found)]
+        texts = [length_lab.table(run) if run else length_lab.report(found)]
     elif what == "growth":
         texts = [growth_table(found, pass_) for pass_ in PASSES]
     else:
@@ -198,19 +203,19 @@ def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None
         write_csv(mine, csv, ceiling)
         print(f"\n{len(mine)} lines were written to {csv}")
     if page:
-        fill(page, found)
+        fill(page, [*records.load(), *found])  # the kept ones too: the page has rows of other GPUs, and of cells not timed this time
         print(f"\nthe table of {page} was filled")
     if figures:
         from flashlab.bench.gallery import draw_all  # not at the top: matplotlib is slow to load
 
-        for path in draw_all(mine, what, figures, ceiling):
+        for path in draw_all(mine, what, figures, ceiling, run):
             print(f"drawn: {path}")
 
 
 def _about(what: str, found: list[Record]) -> list[Record]:
-    """The newest records of that grid alone: a file holds those of all."""
+    """The records of that grid alone that its tables show: a file holds those of all."""
     if what == "lengths":
-        return records.latest(lengths.on_grid(found))
+        return lengths.chosen(found)
     if what == "growth":
         devices = dict.fromkeys(one.device for one in found)
         lines = [records.growing([one for one in found if one.device == device], pass_) for device in devices for pass_ in PASSES]

@@ -2,7 +2,7 @@
 
     flashlab bench lengths --page notebooks/labs/lab1_speedup_vs_length.md
 
-Without a GPU it writes what is recorded; with one, what that GPU gives now. A test holds the page to the records.
+It writes what is recorded; with a GPU, what that GPU gives now as well. A test holds the page to the records.
 """
 
 from __future__ import annotations

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from length_runs import made, made_run
+from matplotlib.figure import Figure
 
 from flashlab import cli, provenance, runtime
-from flashlab.bench import ceilings, command, lengths, records, sweep
+from flashlab.bench import ceilings, command, gallery, lengths, records, sweep
 from flashlab.bench.ceilings import Ceilings
+from flashlab.bench.instructor_page import MARK
 from flashlab.bench.peers import PEERS, Peer
 from flashlab.bench.records import load, on_grid
 from flashlab.bench.sweep import GROWTH, grid
@@ -107,6 +110,54 @@ def test_lab_1s_grid_is_timed_in_one_run(as_on_a_gpu, tmp_path, capsys, argument
     assert options["budget_ms"] == 30 and f"{2 * sizes} records were added" in capsys.readouterr().out
 
 
+def test_lab_1s_csv_and_figures_keep_the_run_that_timed_most():
+    again = [made(p, lengths.OURS, 0.5, date="2026-01-03T00:00:00+00:00") for p in lengths.problems()]
+    assert lengths.recorded(command._about("lengths", [*made_run(), *again])).speedup(512, kernel=lengths.OURS) == 12
+
+
+@pytest.fixture
+def lab_1(as_on_a_gpu, monkeypatch):
+    """`flashlab bench lengths` gives round numbers on the real grid: an H200 whose math has room up to 40 GB."""
+
+    def timed(problems, pass_, peers, **options):
+        for p in problems:
+            for one in peers:
+                full = one.name == lengths.MATH and lengths.extra_by_formula(one.name, p) > 40e9
+                yield sweep.Missing(one.name, pass_, p, "out of memory, asking for 32 GiB") if full else made(p, one.name, 2, date=options["date"])
+
+    monkeypatch.setattr(sweep, "sweep", timed)
+
+
+def test_what_lab_1_lacks_is_said_to_be_what_it_was(lab_1, tmp_path, capsys):
+    assert cli.main(["bench", "lengths", "--quick", "--figures", str(tmp_path / "figures")]) == 0
+    shown = capsys.readouterr().out.split("\n\n\n")[1]
+    lines = shown.partition("\ndrawn")[0].splitlines()
+    assert lines[0].startswith("measured on NVIDIA H200, 20") and len(lines) == 2 + 9 + 1
+    assert lines[-1] == "sdpa-math: batch 4, n 16,384; batch 16, n 16,384: out of memory, asking for 32 GiB"  # and none that was not tried
+    assert sum("no room" in line for line in lines) == 2 and "not recorded" not in shown
+
+
+def test_lab_1s_figures_are_of_what_was_measured(lab_1, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(gallery, "time_against_length", lambda run: drawn.append(run) or Figure())
+    assert cli.main(["bench", "lengths", "--quick", "--figures", str(tmp_path / "figures")]) == 0
+    assert [run.how for run in drawn] == ["measured"] and sum(map(lengths.too_large, drawn[0].cells)) == 2
+
+
+@pytest.mark.parametrize("arguments", [["--quick"], ["--part", "1/2"], ["--peers", "triton"]])
+def test_lab_1s_page_keeps_what_was_not_timed_this_time(lab_1, tmp_path, arguments):
+    for one in [*made_run(device="NVIDIA A100"), *made_run()]:
+        records.append(one, tmp_path / "kept.jsonl")
+    page = tmp_path / "page.md"
+    page.write_text(f"{MARK}{MARK}")
+    assert cli.main(["bench", "lengths", *arguments, "--out", str(tmp_path / "elsewhere"), "--page", str(page)]) == 0
+    table = page.read_text()
+    assert table.count("| NVIDIA A100 |") == 3 and "| NVIDIA A100 | 1 | 6.0 × | 6.0 × |" in table
+    rows = [line.split(" | ") for line in table.splitlines() if "NVIDIA H200" in line]
+    assert len(rows) == 3 and not [row for row in rows if "-" in row[2:-1]]
+    assert ("1.0 ×" in str(rows)) == (arguments != ["--peers", "triton"])  # where math was timed beside it, the new run is what counts
+
+
 def test_the_place_of_a_cell_names_what_the_grid_varies():
     assert command._name(grid((64,), (4096,))[1]) == "head_dim 64, n 4,096, batch 4, causal"
     assert command._name(lengths.decode_problems()[0]) == "head_dim 64, n 1 to 16,384, full"
@@ -121,6 +172,7 @@ def test_the_place_of_a_cell_names_what_the_grid_varies():
         *((["steps", f"--{option}", *value], f"flashlab: steps can do nothing with --{option}") for option, *value in (["quick"], ["part", "9/2"], ["resume"], ["csv", "x"], ["figures", "x"], ["peers", "triton"])),
         (["compare", "a", "b", "--quick"], "flashlab: compare can do nothing with --quick, which is for forward, backward, growth, lengths; it takes two files. Leave --quick out.\n"),
         (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
+        (["lengths", "--peers", "triton,sdpa-cudnn"], "flashlab: lab 1 does not compare 'sdpa-cudnn'; its table has a column for each of sdpa-math, "),
         (["forward", "--head-dim", "96"], "flashlab: the grid has no head_dim 96; it has 64, 128, 256."),
         (["forward", "--part", "3/2"], "flashlab: part '3/2' is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another.\n"),
         (["forward", "--part", "0/2"], "flashlab: part '0/2' is none"),
