@@ -292,6 +292,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "{device} ran out of memory: a call asked for {asked}, and {unused:.1f} of {total:.1f} GiB are free now{limit}. What the call held"
         " was freed, so you can go on: take a smaller n or batch, or del tensors you no longer need.",
     ),
+    "cpu_memory": (
+        MemoryError,
+        "the CPU ran out of memory: a call asked for {asked}. What the call held was freed, so you can go on: take a smaller n or batch,"
+        " or del tensors you no longer need.",
+    ),
     "gpu_busy": (
         TimeoutError,
         "{device} was still taken after {waited:g} s, with {ahead} before you. Try again later, wait longer (FLASHLAB_WAIT_S=900), or read"
