@@ -283,6 +283,18 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         TypeError,
         "the call returned {given}; with fresh= or expected= it must return its result, a tensor or a tuple of tensors. Return it.",
     ),
+    "timed_expected": (
+        TypeError,
+        "expected() returned {given}; it must give what the call must return, a tensor or a tuple of tensors. Return it, or leave expected= out.",
+    ),
+    "timed_shapes": (
+        RuntimeError,
+        "the call returned {given} and expected() {needed}; shapes must be the same, tensor for tensor. Mend the function, or what expected() gives.",
+    ),
+    "timed_device": (
+        ValueError,
+        "device is {given!r}; calls are timed on a CPU and on CUDA GPUs, here {allowed}. Pass one of these, or leave device out.",
+    ),
     "gpu_fraction": (
         ValueError,
         "FLASHLAB_GPU_FRACTION is {given!r}; it must be a number above 0 and up to 1, such as 0.25 for a quarter of the GPU's memory.",

@@ -9,6 +9,7 @@ import torch
 
 from flashlab.bench import honest, timing
 from flashlab.bench.timing import Timing, _CudaClock, device_name, time_call
+from flashlab.errors import ERRORS
 from flashlab.runtime import device
 
 
@@ -47,7 +48,18 @@ def test_repeats_follow_the_budget_within_limits(sleep):
     calls = []
     found = time_call(lambda: calls.append(sleep(0.01)), device="cpu", warmup_ms=0, budget_ms=1, least=7)
     assert found.repeats == 7 and len(calls) == 9
-    assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=1e9).repeats == 1000
+    for budget_ms in (1e9, float("inf")):
+        assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=budget_ms).repeats == 1000
+    assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=0, least=1200).repeats == 1200  # asked for, so more than the most
+
+
+def test_reading_the_clocks_is_not_held_against_many_short_calls():
+    clock = timing._CpuClock()
+    clock.told, clock.other = [1e-4] * 5000, [9e-4] * 5000  # the second clock is read outside of the first
+    clock.audit(lambda: None, 1e-4)
+    clock.other = [1e-2] * 5000
+    with pytest.raises(RuntimeError, match="the timer says 0.1 ms where a second clock says 10 ms"):
+        clock.audit(lambda: None, 1e-4)
 
 
 def test_what_the_call_raises_is_raised():
@@ -58,6 +70,20 @@ def test_what_the_call_raises_is_raised():
 def test_least_must_be_a_count():
     with pytest.raises(ValueError, match="least is 0; it must be a whole number of at least 1"):
         time_call(lambda: None, device="cpu", least=0)
+
+
+@pytest.mark.parametrize("given", ["meta", "mps", "gpu", "cuda", "cuda:0", torch.device("mps")])
+def test_a_device_without_a_clock_is_refused(monkeypatch, given):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ERRORS["timed_device"][0]) as caught:
+        time_call(lambda: None, device=given)
+    assert str(caught.value) == f"device is {str(given)!r}; calls are timed on a CPU and on CUDA GPUs, here cpu. Pass one of these, or leave device out."
+
+
+def test_the_gpus_that_are_here_are_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="^device is 'cuda:2'; calls are timed on a CPU and on CUDA GPUs, here cpu, cuda:0, cuda:1. Pass"):
+        time_call(lambda: None, device="cuda:2")
 
 
 def test_repr_reads_as_a_sentence():
