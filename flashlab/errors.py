@@ -289,7 +289,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "timed_shapes": (
         RuntimeError,
-        "the call returned {given} and expected() {needed}; shapes must be the same, tensor for tensor. Mend the function, or what expected() gives.",
+        "the call returned shape {given}, and expected() gives {needed}; they must be the same, tensor for tensor. Mend the function, or what expected() gives.",
     ),
     "timed_device": (
         ValueError,

@@ -189,7 +189,7 @@ def test_an_expected_that_gives_nothing_is_not_blamed_on_the_call(right, name):
 )
 def test_a_result_of_another_number_or_shape_of_tensors_is_refused(result, right, given, needed):
     assert refused(lambda: result, "timed_shapes", expected=lambda: right) == (
-        f"the call returned {given} and expected() {needed}; shapes must be the same, tensor for tensor. Mend the function, or what expected() gives."
+        f"the call returned shape {given}, and expected() gives {needed}; they must be the same, tensor for tensor. Mend the function, or what expected() gives."
     )
 
 
