@@ -1,13 +1,16 @@
 """The clock: waits for the work, warms up, repeats, and tells the spread. No assertion here depends on speed."""
 
 import itertools
+import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from flashlab.bench import honest, timing
+from flashlab.bench.records import load, path_for
 from flashlab.bench.timing import Timing, _CudaClock, device_name, time_call
 from flashlab.errors import ERRORS
 from flashlab.runtime import device
@@ -91,6 +94,13 @@ def test_repr_reads_as_a_sentence():
     noisy = "1.5 ms (p20 1.25, p80 2; 9 repeats on a GPU); noisy: the spread is 50% of the median"
     assert repr(Timing(1.5, 1.25, 2.0, 9, "a GPU")) == noisy
     assert Timing(0.0, 0.0, 0.0, 5, "").spread == 0
+
+
+def test_what_is_said_of_the_recorded_spreads_is_so():
+    said = re.search(r"(\d+) of the first (\d+) records passed (0\.\d+), none (0\.\d+)", Path(timing.__file__).read_text())
+    wide, first, usual, most = int(said[1]), int(said[2]), float(said[3]), float(said[4])
+    spreads = [timing.spread(one.time_ms, one.p20_ms, one.p80_ms) for one in load(path_for("NVIDIA H200"))[:first]]
+    assert len(spreads) == first and sum(one > usual for one in spreads) == wide and max(spreads) < most < timing.WIDE
 
 
 def test_a_spread_too_wide_is_refused_where_asked(sleep):
