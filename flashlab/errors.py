@@ -283,6 +283,18 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         TypeError,
         "the call returned {given}; with fresh= or expected= it must return its result, a tensor or a tuple of tensors. Return it.",
     ),
+    "timed_expected": (
+        TypeError,
+        "expected() returned {given}; it must give what the call must return, a tensor or a tuple of tensors. Return it, or leave expected= out.",
+    ),
+    "timed_shapes": (
+        RuntimeError,
+        "the call returned shape {given}, and expected() gives {needed}; they must be the same, tensor for tensor. Mend the function, or what expected() gives.",
+    ),
+    "timed_device": (
+        ValueError,
+        "device is {given!r}; calls are timed on a CPU and on CUDA GPUs, here {allowed}. Pass one of these, or leave device out.",
+    ),
     "gpu_fraction": (
         ValueError,
         "FLASHLAB_GPU_FRACTION is {given!r}; it must be a number above 0 and up to 1, such as 0.25 for a quarter of the GPU's memory.",
@@ -291,6 +303,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         MemoryError,
         "{device} ran out of memory: a call asked for {asked}, and {unused:.1f} of {total:.1f} GiB are free now{limit}. What the call held"
         " was freed, so you can go on: take a smaller n or batch, or del tensors you no longer need.",
+    ),
+    "cpu_memory": (
+        MemoryError,
+        "the CPU ran out of memory: a call asked for {asked}. What the call held was freed, so you can go on: take a smaller n or batch,"
+        " or del tensors you no longer need.",
     ),
     "gpu_busy": (
         TimeoutError,

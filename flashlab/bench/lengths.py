@@ -26,9 +26,10 @@ CPU_HEADS, CPU_CACHED_KEYS, CPU_MOST_SCORES = 2, 2048, 4096**2  # the last: of o
 BUDGET_MS, CPU_BUDGET_MS = 30, 100  # a cell; the whole grid is under a minute of an H200
 COMMAND = "flashlab bench lengths"
 
-# What SDPA math held at its peak beyond inputs and result, within 0.02 % in every bfloat16 cell without a mask recorded on an
-# H200 (torch 2.11): nine bytes a score, fourteen an element of q; it computes in float32. Flash and ours: one float32 a row, lse.
-# (Where flash has few tiles of queries it splits the keys, too, and keeps each part's o and lse: there it holds more.)
+# What SDPA math held at its peak beyond inputs and result, within 0.02 % in every bfloat16 cell without a mask and with n_q = n_k
+# recorded on an H200 (torch 2.11): nine bytes a score, fourteen an element of q; it computes in float32. (For a single query it held
+# 85 times that, twelve bytes an element of k.) Flash and ours: one float32 a row, lse. (Where flash has few tiles of queries it
+# splits the keys, too, and keeps each part's o and lse: there it holds more.)
 MATH_BYTES_A_SCORE, MATH_BYTES_AN_ELEMENT, LSE_BYTES = 9, 14, 4
 
 

@@ -1,5 +1,6 @@
 """lengths.py: lab 1's grid is nobody else's, a run keeps what is missing and why, and what the lab says of an H200 was recorded."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_the_formula_of_extra_memory_is_what_was_recorded():
         rows = p.batch * p.heads * p.n_q
         splits = 2 if one.kernel == FLASH and rows < 64 * gpu(H200).multiprocessors else 0  # of the keys: a float32 o and lse each
         assert one.extra_bytes == pytest.approx(extra_by_formula(one.kernel, p) + splits * rows * (p.head_dim + 1) * 4, rel=2e-4 if one.kernel == MATH else 0.05)
+
+
+def test_what_is_said_of_a_single_query_was_recorded():
+    said = re.search(r"For a single query it held\s*# (\d+) times that, twelve bytes an element of k", Path(lengths.__file__).read_text())
+    found = [(one, one.batch * one.heads * one.n_k * one.head_dim) for one in load() if one.kernel == MATH and one.n_q == 1]
+    formula = {one.batch: extra_by_formula(MATH, one) for one in decode_problems()}
+    assert len(found) == len(BATCHES)
+    for one, elements in found:
+        assert round(one.extra_bytes / formula[one.batch]) == int(said[1]) and round(one.extra_bytes / elements) == 12
 
 
 # -- a run ----------------------------------------------------------------------------------------------------------------
