@@ -156,6 +156,8 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "trace_watch": (LookupError, "watch names {missing}, but {kernel} and its helpers have no such local. They have {allowed}."),
     "count_target": (LookupError, "{given!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."),
+    "count_option": (LookupError, "flashlab count {way} can do nothing with {given}, which is for flashlab count {taker}. {hint}."),
+    "count_record": (LookupError, "--record knows no {given!r}: it counts the whole grid, or steps. Pass nothing or steps; for one workload pass --measured instead."),
     "count_file": (FileNotFoundError, "there is no file {given}. Pass the path of a Python file that launches the kernel."),
     "count_none": (
         LookupError,
