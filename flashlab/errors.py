@@ -119,6 +119,12 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
     "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
     "lockstep": (ValueError, "lockstep is {given!r}; programs that run together keep step by {allowed}. Pass lockstep='bytes' or leave it out."),
+    "fraction": (ValueError, "{argument} is {given!r}; it must be a number {needed}. Pass e.g. {argument}={example}."),
+    "trace_no_shape": (
+        LookupError,
+        "{given} moves bytes, but the trace has no shape of it, which a cache needs. Give it: Trace(tensors={{{given!r}: (rows, cols,"
+        " bytes of an element)}}).",
+    ),
     "trace_kernel": (
         TypeError,
         "kernel is {given}; trace runs a function under @triton.jit (a Gluon kernel has no interpreter). Pass the kernel"
