@@ -51,6 +51,19 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         ValueError,
         "a tile of shape {given} was stored to {tensor} at a place of shape {needed}. Store exactly the rows you name.",
     ),
+    "slice": (
+        TypeError,
+        "{axis} of {tensor} are given as {given!r}; they must be a slice of whole numbers without a step, such as slice(0, 64), since the"
+        " {axis} of a tile lie side by side. Pass one.",
+    ),
+    "no_columns": (TypeError, "columns of {tensor} were asked for ({given!r}), but it has one number in each row. Leave cols out."),
+    "hbm_array": (
+        TypeError,
+        "{argument} is {given}; HBM here holds NumPy arrays of shape (rows,) or (rows, cols). Pass one, e.g. np.asarray({argument}), or one"
+        " head of several.",
+    ),
+    "not_held": (LookupError, "SRAM holds no {given!r}, so it cannot be released. Held now: {held}. Pass names of these."),
+    "trace_note": (ValueError, "{given} is noted before the trace has an event, and a value belongs to the event before it. Append the event first."),
     "gpu_unknown": (KeyError, "no GPU called {given!r} in flashlab.hardware. Known: {allowed}."),
     "trace_op": (ValueError, "op is {given!r}; a trace knows {allowed}."),
     "trace_json": (ValueError, "this JSON is not a trace: {why}. Make one with Trace.to_json()."),
