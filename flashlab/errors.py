@@ -51,6 +51,19 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         ValueError,
         "a tile of shape {given} was stored to {tensor} at a place of shape {needed}. Store exactly the rows you name.",
     ),
+    "slice": (
+        TypeError,
+        "{axis} of {tensor} are given as {given!r}; they must be a slice of whole numbers without a step, such as slice(0, 64), since the"
+        " {axis} of a tile lie side by side. Pass one.",
+    ),
+    "no_columns": (TypeError, "columns of {tensor} were asked for ({given!r}), but it has one number in each row. Leave cols out."),
+    "hbm_array": (
+        TypeError,
+        "{argument} is {given}; HBM here holds NumPy arrays of shape (rows,) or (rows, cols). Pass one, e.g. np.asarray({argument}), or one"
+        " head of several.",
+    ),
+    "not_held": (LookupError, "SRAM holds no {given!r}, so it cannot be released. Held now: {held}. Pass names of these."),
+    "trace_note": (ValueError, "{given} is noted before the trace has an event, and a value belongs to the event before it. Append the event first."),
     "gpu_unknown": (KeyError, "no GPU called {given!r} in flashlab.hardware. Known: {allowed}."),
     "trace_op": (ValueError, "op is {given!r}; a trace knows {allowed}."),
     "trace_json": (ValueError, "this JSON is not a trace: {why}. Make one with Trace.to_json()."),
@@ -119,6 +132,12 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
     "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
     "lockstep": (ValueError, "lockstep is {given!r}; programs that run together keep step by {allowed}. Pass lockstep='bytes' or leave it out."),
+    "fraction": (ValueError, "{argument} is {given!r}; it must be a number {needed}. Pass e.g. {argument}={example}."),
+    "trace_no_shape": (
+        LookupError,
+        "{given} moves bytes, but the trace has no shape of it, which a cache needs. Give it: Trace(tensors={{{given!r}: (rows, cols,"
+        " bytes of an element)}}).",
+    ),
     "trace_kernel": (
         TypeError,
         "kernel is {given}; trace runs a function under @triton.jit (a Gluon kernel has no interpreter). Pass the kernel"
@@ -156,6 +175,8 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "trace_watch": (LookupError, "watch names {missing}, but {kernel} and its helpers have no such local. They have {allowed}."),
     "count_target": (LookupError, "{given!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."),
+    "count_option": (LookupError, "flashlab count {way} can do nothing with {given}, which is for flashlab count {taker}. {hint}."),
+    "count_record": (LookupError, "--record knows no {given!r}: it counts the whole grid, or steps. Pass nothing or steps; for one workload pass --measured instead."),
     "count_file": (FileNotFoundError, "there is no file {given}. Pass the path of a Python file that launches the kernel."),
     "count_none": (
         LookupError,
