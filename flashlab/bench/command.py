@@ -56,7 +56,7 @@ def bench(
     figures: Path | None = None,
     page: Path | None = None,
 ) -> int:
-    """Run one `flashlab bench`; returns the exit status, 1 if a peer failed or, for compare, if a cell got slower."""
+    """Run one `flashlab bench`; returns the exit status, 1 if a peer failed or, for compare, if a cell got slower or none is in both."""
     given = {"quick": quick, "out": out, "peers": names, "head-dim": head_dims, "device": device, "part": part != "1/1", "resume": resume, "csv": csv, "figures": figures, "page": page}
     for option in [option for option, value in given.items() if value and option not in TAKES[what]]:
         takers = ", ".join(one for one in TAKES if option in TAKES[one])
@@ -171,7 +171,7 @@ def _name(one: Record | Missing | AttentionProblem) -> str:
 def _compare(files: Sequence[Path]) -> int:
     if len(files) != 2:
         raise error("bench_compare", given=len(files))
-    text, slower = comparison(*map(records.load, files))
+    text, status = comparison(*map(records.load, files))
     print(text)
     return int(slower > 0)
 
