@@ -25,6 +25,7 @@ from flashlab.bench.compare import comparison
 from flashlab.bench.derived import write_csv
 from flashlab.bench.instructor_page import fill
 from flashlab.bench.peers import PASSES, PEERS
+from flashlab.bench.outputs import check_outputs
 from flashlab.bench.records import TOKENS, Record
 from flashlab.bench.report import growth_table, report, shares
 from flashlab.bench.sweep import BUDGET_MS, GROWTH, HEAD_DIMS, LENGTHS, Missing, grid
@@ -65,6 +66,7 @@ def bench(
         return _compare(files)
     if files:
         raise error("bench_files", what=what, given=" ".join(map(str, files)))
+    check_outputs(out, csv, figures, page)
     if what == "steps":
         return steps.run(out, device=device if runtime.device() == "cpu" else _checked(device or runtime.device()))
     if runtime.device() == "cpu":

@@ -90,6 +90,7 @@ def impossible(one: Record) -> str | None:
 def write_csv(records: Iterable[Record], path: Path, ceilings: Ceilings | None = None) -> None:
     """One line for each record: its fields, what is derived from it, and whether it is stale."""
     names = [field.name for field in fields(Record)] + [field.name for field in fields(Derived)]
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         lines = csv.DictWriter(file, [name.rstrip("_") for name in names] + ["stale"])
         lines.writeheader()

@@ -265,6 +265,39 @@ def test_compare_says_what_got_slower_and_exits_1(tmp_path, capsys):
     assert "1 cells in both: 1 slower, 0 faster, 0 the same within the noise." in capsys.readouterr().out
     assert cli.main(["bench", "compare", str(tmp_path / "new"), str(tmp_path / "old")]) == 0
 
+# -- where it is written, looked at before anything is timed ----------------------------------------------------------------
+@pytest.mark.parametrize(
+    "what, option, place, text",
+    [
+        ("forward", "csv", "", "--csv cannot be written: {tmp} is a folder. Pass a file that you may write to.\n"),
+        ("forward", "out", "", "--out cannot be written: {tmp} is a folder."),
+        ("steps", "out", "", "--out cannot be written: {tmp} is a folder."),
+        ("forward", "csv", "file/x.csv", "--csv cannot be written: {tmp}/file is no folder. Pass a file that you may write to.\n"),
+        ("forward", "figures", "file", "--figures cannot be written: {tmp}/file is no folder. Pass a folder that you may write to.\n"),
+        ("lengths", "page", "none.md", "--page cannot be written: {tmp}/none.md is not there."),
+        ("lengths", "page", "file", "{tmp}/file has no line '<!-- recorded -->'"),
+    ],
+)
+def test_a_place_that_will_not_do_is_found_before_anything_is_timed(as_on_a_gpu, tmp_path, capsys, what, option, place, text):
+    (tmp_path / "file").write_text("x")
+    assert cli.main(["bench", what, f"--{option}", str(tmp_path / place)]) == 2
+    assert capsys.readouterr().err.startswith(f"flashlab: {text.format(tmp=tmp_path)}") and as_on_a_gpu == []
+
+
+def test_a_closed_place_is_found_but_a_file_that_is_only_read_may_be_closed(two_gpus_recorded, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert cli.main(["bench", "--csv", str(two_gpus_recorded / "x.csv")]) == 2
+    assert f"--csv cannot be written: {two_gpus_recorded} is closed to you." in capsys.readouterr().err
+    assert cli.main(["bench", "--out", str(two_gpus_recorded / "nvidia-h200.jsonl")]) == 0
+
+
+def test_that_records_were_added_is_said_before_they_are_shown(as_on_a_gpu, monkeypatch, capsys):
+    monkeypatch.setattr(command, "_show", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["bench", "--quick", "--peers", "triton"])
+    assert "12 records were added to " in capsys.readouterr().out
+
+
 
 def test_a_terminal_shows_a_bar_and_what_is_left(monkeypatch, capsys):
     one = records.record("triton", "forward", grid((64,))[0], Timing(1, 1, 1, 5, ""), date="", device="cpu")
