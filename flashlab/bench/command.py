@@ -7,7 +7,7 @@
     flashlab bench lengths --figures figures/          lab 1: math, flash and ours against the length, batch 1, 4 and 16
     flashlab bench compare OLD.jsonl NEW.jsonl         what got faster or slower beyond the noise
 
-Without a GPU, or where it stays taken, the recorded results are shown and said to be.
+Without a GPU, or where it stays taken, the recorded results are shown and said to be: those that --peers and --head-dim ask for.
 """
 
 from __future__ import annotations
@@ -69,11 +69,19 @@ def bench(
     check_outputs(out, csv, figures, page)
     if what == "steps":
         return steps.run(out, device=device if runtime.device() == "cpu" else _checked(device or runtime.device()))
+    runs, chosen = _runs(what, quick, names, head_dims, part)  # before anything else: what was asked for may be wrong
+
+    def asked(one: Record) -> bool:
+        """Of lab 1's table no kernel can be left out."""
+        return what == "lengths" or ((not names or one.kernel in names) and (not head_dims or one.head_dim in head_dims))
+
     if runtime.device() == "cpu":
-        return _show_recorded(what, out, csv, figures, page, runtime.describe() + " Nothing was timed; these results were recorded before.")
+        idle = ["quick", "device", "part", "resume"] + ["peers"] * (what == "lengths")
+        unused = ", ".join(f"--{option}" for option in idle if given[option])
+        why = f"{runtime.describe()} Nothing was timed{unused and f', so {unused} changed nothing'}; these results were recorded before."
+        return _show_recorded(what, out, asked, csv, figures, page, why)
     device = _checked(device or runtime.device())
     path = out or records.own_file(records.path_for(device_name(device)))
-    runs, chosen = _runs(what, quick, names, head_dims, part)
     print(runtime.describe() if device == "cuda" else f"GPU: {device_name(device)} ({device}).")
     taken, missing, added = [], [], []
     try:
@@ -93,7 +101,7 @@ def bench(
             _follow(results, len(problems), len(chosen), taken, missing, lambda one: one in done or (records.append(one, path), added.append(one)))
     except TimeoutError as busy:
         print(f"{busy}\n{len(added)} records were added to {path} before that.")
-        return _show_recorded(what, None, csv, figures, page, "Recorded results instead:")
+        return _show_recorded(what, None, asked, csv, figures, page, "Recorded results instead:")
     except KeyboardInterrupt:
         print(f"\nInterrupted; {len(added)} records are in {path}. The same command with --resume goes on.")
         raise
@@ -101,8 +109,8 @@ def bench(
         cells = [one.problem for one in missing if (one.kernel, one.pass_, one.why) == (kernel, pass_, why)]
         total = sum(len(problems) for name, problems in runs if name == pass_)
         print(f"not timed: {kernel} {pass_}, {len(cells)} of {total} cells, first {_name(cells[0])}: {why}")
-    _show(taken, what, csv, figures, page, ceiling)
-    print(f"\n{len(added)} records were added to {path}")
+    print(f"{len(added)} records were added to {path}")  # before they are shown: whatever happens there, they are kept
+    _show(taken, what, csv, figures, page, {ceiling.device: ceiling})
     return int(any(one.failed for one in missing))
 
 
@@ -175,29 +183,37 @@ def _compare(files: Sequence[Path]) -> int:
         raise error("bench_compare", given=len(files))
     text, status = comparison(*map(records.load, files))
     print(text)
-    return int(slower > 0)
+    return status
 
 
-def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path | None, page: Path | None, why: str) -> int:
-    found = records.load(out)
+def _show_recorded(
+    what: str, out: Path | None, asked: Callable[[Record], bool], csv: Path | None, figures: Path | None, page: Path | None, why: str
+) -> int:
+    """What is recorded, in `out` or anywhere, of what was `asked` for. Raises RuntimeError where that is nothing and no GPU is here."""
+    there = records.load(out) if out is None or out.exists() else []
+    found = [one for one in there if asked(one)]
     if not found:
-        runtime.need_gpu("flashlab bench")
+        runtime.need_gpu("flashlab bench of what is not recorded" if there else f"flashlab bench, to fill {out}," if out else "flashlab bench")
     print(why)
-    _show(found, what, csv, figures, page, ceilings.kept(found[0].device) if found else None)
+    known = [ceilings.kept(device) for device in dict.fromkeys(one.device for one in found)]
+    _show(found, what, csv, figures, page, {one.device: one for one in known if one})
     return 0
 
 
-def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, ceiling: ceilings.Ceilings | None) -> None:
+def _show(
+    found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, known: dict[str, ceilings.Ceilings]
+) -> None:
+    """Everything that was asked for, of all devices; `known` are their ceilings."""
     mine = _about(what, found)
     if what == "lengths":
         texts = [length_lab.report(found)]
     elif what == "growth":
         texts = [growth_table(found, pass_) for pass_ in PASSES]
     else:
-        texts = [report(found, what), shares([one for one in mine if records.is_ours(one.kernel)], ceiling)]
-    print("", *texts, sep="\n\n")
+        texts = [report(found, what), shares([one for one in mine if records.is_ours(one.kernel)], known)]
+    print("", *filter(None, texts), sep="\n\n")
     if csv:
-        write_csv(mine, csv, ceiling)
+        write_csv(mine, csv, known)
         print(f"\n{len(mine)} lines were written to {csv}")
     if page:
         fill(page, found)
@@ -205,7 +221,7 @@ def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None
     if figures:
         from flashlab.bench.gallery import draw_all  # not at the top: matplotlib is slow to load
 
-        for path in draw_all(mine, what, figures, ceiling):
+        for path in draw_all(mine, what, figures, known):
             print(f"drawn: {path}")
 
 

@@ -103,10 +103,18 @@ def growth_table(records: Iterable[Record], pass_: str) -> str:
     return "\n\n".join(parts) or f"{pass_}: no growing sequence recorded."
 
 
-def shares(records: Iterable[Record], ceilings: Ceilings | None = None) -> str:
-    """How near each cell came to what is possible: the roofline of the data sheet and the measured ceilings; noise is marked."""
+def shares(records: Iterable[Record], ceilings: dict[str, Ceilings] | None = None) -> str:
+    """How near each cell came to what is possible, device by device: the data sheet's roofline, {device: measured ceilings}; noise is marked."""
+    records = store.latest(records)
+    return "\n\n".join(
+        f"{device}, beside what is possible there\n{_shares([one for one in records if one.device == device], (ceilings or {}).get(device))}"
+        for device in dict.fromkeys(one.device for one in records)
+    )
+
+
+def _shares(records: list[Record], ceilings: Ceilings | None) -> str:
     rows = [("kernel", "mask", "head_dim", "n", "ms", "TFLOP/s", "GB/s", "of roofline", "of matmul", "of copy", "peak GiB", "spread")]
-    for one in store.latest(records):
+    for one in records:
         found = derive(one, ceilings)
         percents = (_percent(found.roofline_share), _percent(found.matmul_share), _percent(found.copy_share))
         peak = "-" if found.peak_bytes is None else f"{found.peak_bytes / 2**30:.2f}"
