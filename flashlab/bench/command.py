@@ -24,8 +24,8 @@ from flashlab.bench import ceilings, length_lab, lengths, peers, records, steps,
 from flashlab.bench.compare import comparison
 from flashlab.bench.derived import write_csv
 from flashlab.bench.instructor_page import fill
-from flashlab.bench.peers import PASSES, PEERS
 from flashlab.bench.outputs import check_outputs
+from flashlab.bench.peers import PASSES, PEERS
 from flashlab.bench.records import TOKENS, Record
 from flashlab.bench.report import growth_table, report, shares
 from flashlab.bench.sweep import BUDGET_MS, GROWTH, HEAD_DIMS, LENGTHS, Missing, grid
