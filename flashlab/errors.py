@@ -261,6 +261,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "steps_head_dim": (LookupError, "the steps are timed at head_dim {allowed}, not {given}. Pass one of these, or time kernels.steps.step yourself."),
     "bench_device": (LookupError, "no GPU {given!r} is here; there are: {allowed}. Pass e.g. --device cuda:0."),
     "bench_option": (LookupError, "{what} can do nothing with --{given}, which is for {takers}; it takes {allowed}. Leave --{given} out."),
+    "bench_place": (OSError, "--{option} cannot be written: {place} {why}. Pass a {needed} that you may write to."),
     "page_marks": (LookupError, "{page} has no line {mark!r}, between two of which the table goes. Put both back, as `git diff` shows them."),
     "bench_compare": (LookupError, "compare takes two files of records, and was given {given}: flashlab bench compare OLD.jsonl NEW.jsonl."),
     "bench_files": (LookupError, "{what} takes no files, and was given {given}. Results go to --out FILE; two files are for compare."),

@@ -15,16 +15,17 @@ from flashlab.bench.records import Record
 from flashlab.bench.three_ways_figure import recorded_bytes
 
 
-def draw_all(records: Iterable[Record], what: str, folder: Path, ceilings: Ceilings | None = None, run: lengths.Run | None = None) -> list[Path]:
-    """Draw what the records allow, device by device; returns the files. What they do not allow is said and left out.
-
-    `run` is what was just measured of lengths, whose missing cells no record tells.
+def draw_all(
+    records: Iterable[Record], what: str, folder: Path, ceilings: dict[str, Ceilings] | None = None, run: lengths.Run | None = None
+) -> list[Path]:
+    """Draw what the records allow, device by device, each with its own of {device: ceilings}; returns the files. What they do not
+    allow is said and left out. `run` is what was just measured of lengths, whose missing cells no record tells.
     """
     records, drawn = list(records), []
     folder.mkdir(parents=True, exist_ok=True)
     for device in dict.fromkeys(one.device for one in records):
         here = [one for one in records if one.device == device]
-        for name, draw in _figures(here, what, ceilings, run):
+        for name, draw in _figures(here, what, (ceilings or {}).get(device), run):
             path = folder / f"{device.lower().replace(' ', '-')}-{name}.png"
             try:
                 draw().savefig(path, dpi=110, facecolor="white")

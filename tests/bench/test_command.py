@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import os
 from dataclasses import replace
 
 import pytest
@@ -199,6 +200,53 @@ def test_without_a_gpu_the_recorded_results_are_shown_and_said_to_be(monkeypatch
     assert "Nothing was timed; these results were recorded before." in printed and "forward, TFLOP/s, CPU" in printed and "recorded on 20" in printed
 
 
+@pytest.fixture
+def two_gpus_recorded(monkeypatch, tmp_path):
+    """No GPU here, and a folder with one cell of two kernels and head_dims, of two devices with ceilings of their own."""
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    monkeypatch.setattr(records, "RECORDED", tmp_path)
+    for device_, flops in (("NVIDIA H200", 7e14), ("NVIDIA A100-SXM4-80GB", 2e14)):
+        ceilings.keep(Ceilings(device_, "bfloat16", 2e12, flops))
+        for kernel, d in (("triton", 64), ("sdpa-flash", 64), ("triton", 128)):
+            one = records.record(kernel, "forward", grid((d,), (4096,))[0], Timing(1, 1, 1, 5, ""), date=sweep.now(), device="cpu")
+            records.append(replace(one, device=device_), records.path_for(device_))
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments, text", [(["--peers", "fa3"], "no peer is called 'fa3'"), (["--head-dim", "96"], "the grid has no head_dim 96"), (["--part", "3/2"], "part '3/2' is none")])
+def test_without_a_gpu_a_wrong_name_is_said_too(two_gpus_recorded, capsys, arguments, text):
+    assert cli.main(["bench", "forward", *arguments]) == 2 and text in capsys.readouterr().err
+
+
+def test_without_a_gpu_what_was_asked_for_is_shown_and_options_without_use_are_named(two_gpus_recorded, capsys):
+    assert cli.main(["bench", "--peers", "sdpa-flash", "--head-dim", "64", "--quick", "--device", "cuda:7", "--part", "1/2", "--resume"]) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing was timed, so --quick, --device, --part, --resume changed nothing; these" in shown
+    assert "sdpa-flash" in shown and "triton" not in shown and "\n128 " not in shown
+    assert cli.main(["bench", "--peers", "sdpa-flash", "--head-dim", "256"]) == 2
+    assert "flashlab bench of what is not recorded needs a CUDA GPU" in capsys.readouterr().err
+    assert cli.main(["bench", "lengths", "--peers", "triton"]) == 0 and "so --peers changed nothing" in capsys.readouterr().out
+
+
+def test_without_a_gpu_a_file_that_is_not_there_is_no_fault_of_the_file(two_gpus_recorded, capsys):
+    assert cli.main(["bench", "--out", str(two_gpus_recorded / "new.jsonl")]) == 2
+    assert f"flashlab bench, to fill {two_gpus_recorded / 'new.jsonl'}, needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_two_devices_stand_apart_each_beside_its_own_ceilings(two_gpus_recorded, monkeypatch, capsys):
+    drawn = {}
+    monkeypatch.setattr(gallery, "_figures", lambda here, what, ceiling, run: drawn.update({here[0].device: ceiling.device}) or ())
+    made = two_gpus_recorded / "made"
+    assert cli.main(["bench", "--csv", str(made / "x.csv"), "--figures", str(made)]) == 0
+    assert len(drawn) == 2 and all(device_ == of for device_, of in drawn.items())
+    shown = capsys.readouterr().out
+    assert shown.count("beside what is possible there") == 2 and "NVIDIA A100-SXM4-80GB, beside" in shown
+    with (made / "x.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    ratio = {one["device"]: float(one["tflops"]) / float(one["matmul_share"]) for one in lines}
+    assert ratio == {"NVIDIA H200": pytest.approx(700), "NVIDIA A100-SXM4-80GB": pytest.approx(200)} and len(lines) == 6
+
+
 # -- a part, another GPU, resuming ----------------------------------------------------------------------------------------
 def test_parts_are_the_whole_grid_and_do_not_overlap(as_on_a_gpu):
     for part in ("1/3", "2/3", "3/3"):
@@ -267,6 +315,39 @@ def test_ceilings_are_measured_once_and_kept(as_on_a_gpu, tmp_path, monkeypatch)
     assert ceilings.kept("NVIDIA H200") == Ceilings("NVIDIA H200", "bfloat16", 4e12, 7e14) and ceilings.kept("Tesla") is None
     assert {path.name for path in tmp_path.iterdir()} == {"nvidia-h200.ceilings.json", "nvidia-h200.jsonl"}
     assert len(load()) == 24  # what is no record is not read as one
+
+
+# -- where it is written, looked at before anything is timed ----------------------------------------------------------------
+@pytest.mark.parametrize(
+    "what, option, place, text",
+    [
+        ("forward", "csv", "", "--csv cannot be written: {tmp} is a folder. Pass a file that you may write to.\n"),
+        ("forward", "out", "", "--out cannot be written: {tmp} is a folder."),
+        ("steps", "out", "", "--out cannot be written: {tmp} is a folder."),
+        ("forward", "csv", "file/x.csv", "--csv cannot be written: {tmp}/file is no folder. Pass a file that you may write to.\n"),
+        ("forward", "figures", "file", "--figures cannot be written: {tmp}/file is no folder. Pass a folder that you may write to.\n"),
+        ("lengths", "page", "none.md", "--page cannot be written: {tmp}/none.md is not there."),
+        ("lengths", "page", "file", "{tmp}/file has no line '<!-- recorded -->'"),
+    ],
+)
+def test_a_place_that_will_not_do_is_found_before_anything_is_timed(as_on_a_gpu, tmp_path, capsys, what, option, place, text):
+    (tmp_path / "file").write_text("x")
+    assert cli.main(["bench", what, f"--{option}", str(tmp_path / place)]) == 2
+    assert capsys.readouterr().err.startswith(f"flashlab: {text.format(tmp=tmp_path)}") and as_on_a_gpu == []
+
+
+def test_a_closed_place_is_found_but_a_file_that_is_only_read_may_be_closed(two_gpus_recorded, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert cli.main(["bench", "--csv", str(two_gpus_recorded / "x.csv")]) == 2
+    assert f"--csv cannot be written: {two_gpus_recorded} is closed to you." in capsys.readouterr().err
+    assert cli.main(["bench", "--out", str(two_gpus_recorded / "nvidia-h200.jsonl")]) == 0
+
+
+def test_that_records_were_added_is_said_before_they_are_shown(as_on_a_gpu, monkeypatch, capsys):
+    monkeypatch.setattr(command, "_show", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["bench", "--quick", "--peers", "triton"])
+    assert "12 records were added to " in capsys.readouterr().out
 
 
 # -- what is written ------------------------------------------------------------------------------------------------------
