@@ -29,6 +29,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 INTERPRETED = (JITFunction, interpreter.InterpretedFunction)
 WRONG_THERE = frozenset({"bf16", "fp8e4nv", "fp8e4b8", "fp8e4b15", "fp8e5", "fp8e5b16"})  # its NumPy arithmetic is wrong
+_ARITHMETIC = ("binary_op", "unary_op", "create_clampf", "create_fma")  # all that Triton lets these dtypes reach
 _HOOK = "__flashlab__"  # what a rewritten kernel calls; in its module only while it runs
 
 
@@ -217,7 +218,8 @@ class Run:
             _replace(self._undo, kind, "__call__", lambda helper, *args, **kwargs: self._prepared(helper.fn)(*args, **kwargs))
         builder, listener = interpreter.interpreter_builder, self.listener
         load, store = builder.create_masked_load, builder.create_masked_store
-        modify, swap, dot = builder.create_atomic_rmw, builder.create_atomic_cas, builder.create_dot
+        modify, swap, dot, cast = builder.create_atomic_rmw, builder.create_atomic_cas, builder.create_dot, builder.cast_impl
+        check = interpreter.ReduceScanOpInterface.check_tensor
 
         def real(op, pointers, mask, value=None):
             width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -234,8 +236,18 @@ class Run:
             listener.dot(left.data.shape[-2], other.data.shape[-1])
             return dot(right(left), right(other), *rest, **named)
 
-        def guarded(operation):
+        def guarded(operation):  # Triton has made the operands one dtype
             return lambda handle, *rest: operation(right(handle), *rest)
+
+        def by_float32(source, target):  # an int or float64 as bfloat16: NumPy would write the whole number as the bits
+            through = target.scalar.name in WRONG_THERE and not source.dtype.scalar.is_fp32()
+            return cast(cast(source, tl.float32) if through else source, target)
+
+        def reduced(operation, inputs):  # NumPy stands in for Triton's own functions (tl.sum); a kernel's own run as they are
+            check(operation, inputs)
+            if not _is_ours(operation.combine_fn.fn):
+                for tensor in inputs:
+                    right(tensor.handle)
 
         # rest, named: caching arguments, of which Triton 3.9 has one less.
         for name, method in {
@@ -248,10 +260,11 @@ class Run:
             ),
             "create_atomic_cas": lambda pointers, old, new, *rest: swap(real("atomic", pointers, None, new), old, new, *rest),
             "create_dot": product,
-            "binary_op": guarded(builder.binary_op),
-            "unary_op": guarded(builder.unary_op),
+            "cast_impl": by_float32,
+            **{name: guarded(getattr(builder, name)) for name in _ARITHMETIC},
         }.items():
             _replace(self._undo, builder, name, method)
+        _replace(self._undo, interpreter.ReduceScanOpInterface, "check_tensor", reduced)
 
 
 def leave_unfilled(filled: bool = False) -> None:

@@ -764,6 +764,83 @@ def test_bfloat16_that_is_cast_after_the_load_is_traced():
     assert recorded.bytes_loaded == 512 and abs(out.item() - 2 * x.double().sum().item()) < 1e-4
 
 
+@triton.jit
+def add(a, b):
+    return a + b
+
+
+@triton.jit
+def add_wide(a, b):
+    return (a.to(tl.float32) + b.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def reduce_kernel(x_ptr, out_ptr, HOW: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, 8))
+    if HOW == "sum":
+        tl.store(out_ptr, tl.sum(x, 0))
+    if HOW == "argmax":
+        tl.store(out_ptr, tl.argmax(x, 0))
+    if HOW == "cumsum":
+        tl.store(out_ptr + tl.arange(0, 8), tl.cumsum(x, 0))
+    if HOW == "own":
+        tl.store(out_ptr, tl.reduce(x, 0, add))
+    if HOW == "fma":
+        tl.store(out_ptr + tl.arange(0, 8), tl.fma(x, x, x))
+    if HOW == "clamp":
+        tl.store(out_ptr + tl.arange(0, 8), tl.clamp(x, -1.0, 1.0, propagate_nan=tl.PropagateNan.ALL))
+    if HOW == "max":
+        tl.store(out_ptr, tl.max(x, 0))
+    if HOW == "min":
+        tl.store(out_ptr, tl.min(x, 0))
+    if HOW == "own, in float32":
+        tl.store(out_ptr, tl.reduce(x, 0, add_wide))
+    if HOW == "sum in float32":
+        tl.store(out_ptr, tl.sum(x, 0, dtype=tl.float32))
+
+
+def below_zero_and_above():
+    return (torch.arange(8.0, device=DEVICE) - 4).bfloat16()
+
+
+@pytest.mark.parametrize("how", ["sum", "own", "fma"])
+def test_reductions_and_the_like_in_bfloat16_are_refused(how):
+    with pytest.raises(TypeError, match=r"reduce_kernel computes in bfloat16 \(line \d+ of reduce_kernel\)"):
+        trace(reduce_kernel, 1, below_zero_and_above(), numbers(8), HOW=how)
+
+
+@pytest.mark.parametrize("how, expected", [("max", 3), ("min", -4), ("own, in float32", -4), ("sum in float32", -4)])
+def test_reductions_of_bfloat16_that_compute_in_float32_are_right(how, expected):
+    trace(reduce_kernel, 1, below_zero_and_above(), out := numbers(1), HOW=how)
+    assert out.item() == expected
+
+
+@pytest.mark.parametrize("how, at, expected", [("argmax", 0, 7), ("cumsum", 7, -4), ("clamp", 0, -1)])
+def test_what_triton_may_make_float32_first_is_refused_or_right(how, at, expected):
+    out = numbers(8)
+    try:
+        trace(reduce_kernel, 1, below_zero_and_above(), out, HOW=how)
+    except TypeError as fault:
+        assert str(fault).startswith("reduce_kernel computes in bfloat16 ")
+    else:
+        assert out[at] == expected  # Triton 3.6
+
+
+@triton.jit
+def whole_kernel(x_ptr, out_ptr, n):
+    lanes = tl.arange(0, 8)
+    tl.store(out_ptr + lanes, tl.load(x_ptr + lanes, mask=lanes < n, other=1))
+    tl.store(out_ptr + 8 + lanes, lanes - 3)
+    tl.store(out_ptr + 16 + lanes, (lanes - 3).to(tl.float64))
+    tl.store(out_ptr + 24 + lanes, lanes < 2)
+
+
+def test_whole_numbers_become_bfloat16_numbers_and_not_its_bits():
+    out = numbers(32, dtype=torch.bfloat16)
+    trace(whole_kernel, 1, torch.full((4,), 3.0, device=DEVICE).bfloat16(), out, 4)
+    assert out.tolist() == [3] * 4 + [1] * 4 + [*range(-3, 5)] * 2 + [1] * 2 + [0] * 6
+
+
 @gluon.jit
 def gluon_kernel(x_ptr):
     pass

@@ -47,7 +47,7 @@ def run():
 def state():
     """Everything that a trace replaces, or that Triton's interpreter does."""
     owners = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base, JITFunction)
-    owners += (interpreter, interpreter.InterpretedFunction, interpreter.interpreter_builder, sys.modules[__name__])
+    owners += (interpreter, interpreter.InterpretedFunction, interpreter.interpreter_builder, interpreter.ReduceScanOpInterface, sys.modules[__name__])
     passing = ("grid_dim", "grid_idx", "__annotations__")
     return {(str(owner), name): id(inspect.getattr_static(owner, name)) for owner in owners for name in dir(owner) if name not in passing}
 
