@@ -112,16 +112,22 @@ class Launch(NamedTuple):
 def launches(seen: Callable[[Launch], object]) -> Iterator[None]:
     """While open, a launch of any kernel calls seen(launch) instead, and returns what that returns.
 
-    An autotuned kernel takes its first configuration, since timing them needs a GPU.
+    An autotuned kernel takes its first configuration, of those that its early_config_prune leaves, since timing them needs a
+    GPU; the configuration's pre_hook is called.
     """
 
     def seen_by(go):
-        return lambda kernel, *args, grid, warmup, **meta: (
+        return lambda kernel, /, *args, grid, warmup, **meta: (
             go(kernel, *args, grid=grid, warmup=warmup, **meta) if warmup else seen(Launch(kernel, grid, args, meta, go))
         )
 
-    def tuned(kernel, *args, **meta):
-        return kernel.fn.run(*args, **meta, **kernel.configs[0].all_kwargs())
+    def tuned(kernel, /, *args, **meta):
+        kernel.nargs, configs = dict(zip(kernel.arg_names, args)), kernel.configs  # nargs: what Triton's own run sets, for hooks to read
+        if len(configs) > 1 and kernel.early_config_prune:
+            configs = kernel.early_config_prune(configs, kernel.nargs, **meta) or kernel.prune_configs(meta)  # which raises for none
+        if configs[0].pre_hook:
+            configs[0].pre_hook({**kernel.nargs, **meta, **configs[0].all_kwargs()})
+        return kernel.fn.run(*args, **meta, **configs[0].all_kwargs())
 
     with ExitStack() as undo:
         for kind in INTERPRETED:
@@ -185,20 +191,22 @@ class Run:
     def _prepared(self, function: FunctionType) -> FunctionType:
         """The function rewritten for the interpreter, with our hooks in it; its module is as before when the run ends."""
         if function not in self._rewritten:
-            names = function.__globals__
+            opened = _opened(function)
+            names = opened.__globals__
             if id(names) not in self._modules:
                 self._modules.add(id(names))
-                scope = interpreter._patch_lang(function)
+                scope = interpreter._patch_lang(opened)
                 # Triton 3.6 fails here with NumPy 2.4 or later; this is what later Tritons do.
                 scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))
                 self._undo.callback(scope.restore)
                 before = set(names)
                 self._undo.callback(lambda: [names.pop(name, None) for name in set(names) - before])
                 names[_HOOK] = self
-            rewriter = interpreter.FunctionRewriter(function)
+            rewriter = interpreter.FunctionRewriter(opened)
             if _is_ours(function):
                 rewriter.ast_transformer = _Rewrite()
-            self._rewritten[function] = rewriter.rewrite_ast()
+            rewritten = self._rewritten[function] = rewriter.rewrite_ast()
+            rewritten.__defaults__, rewritten.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
         return self._rewritten[function]
 
     def _converted(self, name: str, value: object):
@@ -286,6 +294,11 @@ def leave_unfilled(filled: bool = False) -> None:
 class _Rewrite(interpreter.ASTTransformer):
     """Triton's own rewriting, and a call of ours around what a loop runs over, a while's test and what is returned."""
 
+    def visit_arguments(self, node):  # defaults may name what is gone by now, and are set on the rewritten function
+        node.defaults = [ast.Constant(None) for _ in node.defaults]
+        node.kw_defaults = [default and ast.Constant(None) for default in node.kw_defaults]
+        return node
+
     def visit_For(self, node):
         node = self.generic_visit(node)
         node.iter = _call("passes", node.iter)
@@ -305,6 +318,14 @@ class _Rewrite(interpreter.ASTTransformer):
 def _is_ours(function: FunctionType) -> bool:
     """Whether it is the kernel or a helper of its author, not one of Triton's own such as tl.sum."""
     return not function.__globals__.get("__name__", "").startswith("triton.")
+
+
+def _opened(function: FunctionType) -> FunctionType:
+    """The function with the enclosing functions' variables among its globals, where its rewritten source looks for them."""
+    if not function.__closure__:
+        return function
+    names = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__)))
+    return FunctionType(function.__code__, function.__globals__ | names, function.__name__, function.__defaults__, function.__closure__)
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
