@@ -24,7 +24,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper
+from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper, mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 INTERPRETED = (JITFunction, interpreter.InterpretedFunction)
@@ -74,10 +74,36 @@ def unwrap(kernel: object) -> tuple[FunctionType | None, bool]:
     return inner.fn, inner is not kernel
 
 
+def constexprs(function: FunctionType, names: list[str]) -> list[str]:
+    """Which of the parameters are declared tl.constexpr."""
+    return interpreter.GridExecutor(function, names, ()).constexprs
+
+
+def takes(value: object) -> bool:
+    """Whether a parameter that is no tl.constexpr can have this value; for a tuple, ask of each item."""
+    if value is None or isinstance(value, (int, float, *INTERPRETED)):
+        return True
+    try:
+        kind = mangle_type(value)
+        return not kind.startswith("*") or tl.str_to_ty(kind, None).is_ptr()
+    except (TypeError, KeyError):  # no such type; no such type of what a pointer points to
+        return False
+
+
+def fields(name: str, value: tuple) -> list[str]:
+    """What each item is called: name.field or name[0]."""
+    return [f"{name}.{field}" for field in getattr(value, "_fields", ())] or [f"{name}[{i}]" for i in range(len(value))]
+
+
+def alike(value: tuple, items: list) -> tuple:
+    """A tuple of the same kind with these items."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
 def tensors_in(name: str, value: object) -> Iterator[tuple[str, object]]:
     """(name, tensor) of a kernel argument: a tensor, a descriptor's base, or those in a tuple as name.field or name[0]."""
     if isinstance(value, tuple):
-        for field, item in zip(_fields(name, value), value):
+        for field, item in zip(fields(name, value), value):
             yield from tensors_in(field, item)
     elif isinstance(value, TensorDescriptor):
         yield name, value.base
@@ -149,8 +175,8 @@ class Run:
         with ExitStack() as self._undo:
             self._patch()
             kernel = self._prepared(self.function)
-            constexprs = interpreter.GridExecutor(self.function, list(arguments), grid).constexprs
-            converted = {name: value if name in constexprs else self._converted(name, value) for name, value in arguments.items()}
+            fixed = constexprs(self.function, list(arguments))
+            converted = {name: value if name in fixed else self._converted(name, value) for name, value in arguments.items()}
             builder = interpreter.interpreter_builder
             builder.set_grid_dim(*grid)
             for count, (z, y, x) in enumerate(np.ndindex(grid[::-1])):
@@ -212,8 +238,7 @@ class Run:
     def _converted(self, name: str, value: object):
         """The argument as the interpreter wants it, with the listener's addresses for pointers."""
         if isinstance(value, tuple):
-            items = [self._converted(field, item) for field, item in zip(_fields(name, value), value)]
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            return alike(value, [self._converted(field, item) for field, item in zip(fields(name, value), value)])
         converted = interpreter._implicit_cvt(value)
         for path, tensor in tensors_in(name, value):
             handle = converted.handle.base if isinstance(value, TensorDescriptor) else converted.handle
@@ -331,10 +356,6 @@ def _opened(function: FunctionType) -> FunctionType:
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
     hook = ast.Name(id=_HOOK, ctx=ast.Load())
     return ast.Call(func=ast.Attribute(value=hook, attr=name, ctx=ast.Load()), args=list(arguments), keywords=[])
-
-
-def _fields(name: str, value: tuple) -> list[str]:
-    return [f"{name}.{field}" for field in getattr(value, "_fields", ())] or [f"{name}[{i}]" for i in range(len(value))]
 
 
 def _replace(undo: ExitStack, owner: object, name: str, new: object) -> None:
