@@ -3,7 +3,8 @@
     flashlab count softmax.py:softmax_kernel
 
 The file is run as a program, `if __name__ == "__main__"` included; it makes the tensors and launches the kernel as ever.
-Other kernels run as usual. Under @triton.autotune the first configuration is taken, since timing them needs a GPU.
+Other kernels run as usual. Under @triton.autotune the first configuration is taken that its early_config_prune leaves, since
+timing them needs a GPU.
 """
 
 from __future__ import annotations

@@ -153,6 +153,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         TypeError,
         "{kernel} was not given {missing}; {why}. Pass each by name, e.g. trace({kernel}, grid, ..., {example}=64).",
     ),
+    "trace_value": (TypeError, "{kernel} was given {given} for {argument}, but {needed}. Pass {instead}."),
     "trace_narrow": (
         TypeError,
         "{kernel} computes in {given} ({line}), where Triton's interpreter gives wrong numbers without saying so. Cast to"

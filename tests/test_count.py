@@ -83,6 +83,27 @@ def test_a_kernel_without_a_load_has_one_line(file):
     assert table(recorded).splitlines()[1:] == ["tensor  op     accesses  bytes  asked for", "x       store         1      4          4"]
 
 
+NAMES = f"""
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def names_kernel(x_ptr, kernel, watch, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(kernel + at, mask=at < watch, other=0.0))
+
+x = torch.ones(4, device="{runtime.device()}")
+names_kernel[(1,)](x, kernel=x, watch=3, BLOCK=4)
+"""
+
+
+def test_a_kernel_whose_parameters_are_called_as_those_of_trace(tmp_path):
+    (tmp_path / "names.py").write_text(NAMES)
+    (recorded,) = count(f"{tmp_path}/names.py:names_kernel")
+    assert recorded.bytes_by_tensor() == {("kernel", "load"): 12, ("x", "store"): 16}
+
+
 def test_a_kernel_that_is_not_launched(file):
     with pytest.raises(LookupError) as caught:
         count(f"{file}:softmax_kernel")

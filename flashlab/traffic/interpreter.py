@@ -16,34 +16,32 @@ the next such product, store or atomic if that is sooner, so its watched values 
 without such arguments or without tl.dot have none.
 
 Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
-cast to float32 first, but arithmetic in them is refused. (A cast to bfloat16 cuts there, and does not round.)
+cast to float32 first, but arithmetic in them is refused, tl.sum and the like included. (A cast to bfloat16 cuts there, and
+does not round.)
 
 Does not handle: Gluon kernels, inline assembly, desc.atomic_add, pointers read from memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import torch
 
 from flashlab.errors import error
 from flashlab.traffic import triton_hooks
+from flashlab.traffic.arguments import bound, on_host
 from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names, stored_tile
 from flashlab.traffic.trace import Trace
 
-LAUNCH_OPTIONS = frozenset(
-    "num_warps num_stages num_ctas maxnreg debug enable_fp_fusion sanitize_overflow launch_cooperative_grid launch_pdl".split()
-)  # for the compiler: of no effect on what moves
 _DTYPES = {"bf16": "bfloat16"}  # Triton's names where they are not torch's
 _VERBS = {"load": "read", "store": "write", "atomic": "change"}
 
 
 def trace(
     kernel: object,
+    /,
     grid: int | Sequence[int] | Callable[[dict], Sequence[int]],
     *args: object,
     watch: str | Sequence[str] = (),
@@ -54,11 +52,13 @@ def trace(
     The kernel really runs: its results are in the tensors afterwards, CUDA tensors included (they are copied to the host
     and back). Programs are numbered with axis 0 fastest, and run in that order. `watch` names locals of the kernel or of
     its helpers (row_max, acc): each is kept at the first event after it changed, at every compute event, and cut to the
-    rows and columns that exist there; a watched tensor is kept where it is stored.
+    rows and columns that exist there; a watched tensor is kept where it is stored. Where the kernel itself has a parameter
+    called watch, give that by position; by name it is the kernel's, and nothing is watched.
 
     Raises IndexError before memory is touched where a lane that no mask switches off is outside its tensor; TypeError,
     ValueError or LookupError where the arguments do not fit the kernel.
 
+    >>> import torch
     >>> from flashlab.smoke import add_one_kernel
     >>> trace(add_one_kernel, (1,), torch.zeros(6), 6, block=8)
     add_one_kernel: 2 steps in 1 program, 24 bytes loaded, 24 bytes stored
@@ -66,35 +66,35 @@ def trace(
     function, tuned = triton_hooks.unwrap(kernel)
     if function is None:
         raise error("trace_kernel", given=getattr(kernel, "__name__", None) or repr(kernel))
-    arguments = _bound(function, args, meta, tuned)
+    if "watch" in list(inspect.signature(function).parameters)[len(args) :] and (not isinstance(watch, tuple) or watch):
+        meta, watch = meta | {"watch": watch}, ()
+    watched = _names(function.__name__, watch)
+    arguments = bound(function, args, meta, tuned)
     storages: dict[int, tuple] = {}
-    hosted = {name: _on_host(value, storages) for name, value in arguments.items()}
+    hosted = {name: on_host(value, storages) for name, value in arguments.items()}
     sizes = _grid(grid(arguments) if callable(grid) else grid)
-    recorder = _Recorder(function.__name__, hosted, (watch,) if isinstance(watch, str) else tuple(watch))
+    recorder = _Recorder(function.__name__, hosted, watched)
     recorder.run = triton_hooks.Run(function, recorder)
-    recorder.run(hosted, sizes)
+    try:
+        recorder.run(hosted, sizes)
+    except (AttributeError, TypeError) as fault:  # None is right where the kernel only asks whether it is None
+        absent = [name for name, value in hosted.items() if value is None]
+        if not absent or "NoneType" not in str(fault):
+            raise
+        values = {"argument": " or ".join(absent), "given": "None", "needed": "it computes with it", "instead": "a tensor or a number"}
+        raise error("trace_value", kernel=function.__name__, **values) from fault
     for device, host in storages.values():
         device.copy_(host)
     recorder.check_watched()
     return recorder.trace
 
 
-def _bound(function: Callable, args: tuple, meta: dict, tuned: bool) -> dict[str, object]:
-    """The kernel's parameters by name, or the error that says which is missing or unknown."""
-    parameters = inspect.signature(function).parameters
-    meta = {name: value for name, value in meta.items() if name in parameters or name not in LAUNCH_OPTIONS}
-    positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
-    given = dict(zip(positional, args)) | meta
-    surplus = [f"number {i + 1}" for i in range(len(positional), len(args))] + [name for name in meta if name not in parameters]
-    surplus += [f"{name} twice" for name in meta if name in positional[: len(args)]]
-    if surplus:
-        raise error("trace_argument", kernel=function.__name__, given=surplus[0], allowed=", ".join(parameters))
-    defaults = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not parameter.empty}
-    missing = [name for name in parameters if name not in given and name not in defaults]
-    if missing:
-        why = "a tracer does not tune, so choose what @triton.autotune or heuristics would" if tuned else "every parameter needs a value"
-        raise error("trace_missing", kernel=function.__name__, missing=", ".join(missing), why=why, example=missing[-1])
-    return {name: given.get(name, defaults.get(name)) for name in parameters}
+def _names(kernel: str, watch: object) -> tuple[str, ...]:
+    names = tuple(watch) if isinstance(watch, Iterable) and not isinstance(watch, str) else (watch,)
+    if not all(isinstance(name, str) for name in names):
+        given, instead = f"a value of type {type(watch).__name__}", "a string or a tuple of strings, e.g. watch=('acc',)"
+        raise error("trace_value", kernel=kernel, argument="watch", given=given, needed="it takes names of locals", instead=instead)
+    return names
 
 
 def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
@@ -102,23 +102,6 @@ def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
     if not 1 <= len(sizes) <= 3 or not all(hasattr(size, "__index__") and int(size) >= 0 for size in sizes):
         raise error("trace_grid", given=grid)
     return tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))
-
-
-def _on_host(value: object, storages: dict[int, tuple]):
-    """The argument with its tensors on the CPU; views of one storage stay views of one storage."""
-    if isinstance(value, tuple):
-        items = [_on_host(item, storages) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, triton_hooks.TensorDescriptor):
-        base = _on_host(value.base, storages)
-        return value if base is value.base else dataclasses.replace(value, base=base)
-    if isinstance(value, triton_hooks.TensorWrapper):
-        return triton_hooks.TensorWrapper(_on_host(value.base, storages), value.dtype)
-    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
-        return value
-    storage = value.untyped_storage()
-    _, host = storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))
-    return torch.empty(0, dtype=value.dtype).set_(host, value.storage_offset(), value.size(), value.stride())
 
 
 class _Recorder(triton_hooks.Listener):

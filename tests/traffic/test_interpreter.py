@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.reference.flash2 import flash2
 from flashlab.traffic.interpreter import trace
@@ -690,6 +691,8 @@ def test_a_tuned_kernel_runs_with_what_you_choose():
 
 
 X = numbers(4)
+COMPLEX = torch.zeros(4, dtype=torch.complex64, device=DEVICE)
+PASS_ONE = "but a kernel takes tensors, numbers and tuples of them. Pass"
 
 
 @pytest.mark.parametrize(
@@ -723,6 +726,107 @@ def test_what_does_not_fit_is_said_word_for_word(call, kind, text):
     with pytest.raises(kind) as caught:
         call()
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (
+            lambda: trace(scalar_kernel, 1, np.zeros(4), X),
+            f"scalar_kernel was given a value of type ndarray for x_ptr, {PASS_ONE} torch.as_tensor(x_ptr).",
+        ),
+        (
+            lambda: trace(tuple_kernel, 1, Params(X, 3), [1, X], X, BLOCK=4),
+            f"tuple_kernel was given a value of type list for pair, {PASS_ONE} tuple(pair), or torch.as_tensor(pair) for a pointer.",
+        ),
+        (
+            lambda: trace(tuple_kernel, 1, Params("x", 3), (1, X), X, BLOCK=4),
+            f"tuple_kernel was given a value of type str for params.slopes, {PASS_ONE} one of these, or make params.slopes a tl.constexpr.",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, X, COMPLEX),
+            "scalar_kernel was given a tensor of torch.complex64 for out_ptr, but Triton has no such dtype. Pass torch.view_as_real(out_ptr).",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, X, X.to(torch.float8_e8m0fnu)),
+            "scalar_kernel was given a tensor of torch.float8_e8m0fnu for out_ptr, but Triton has no such dtype. Pass one that it has, e.g."
+            " out_ptr.float().",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, torch.empty(4, device="meta"), X),
+            "scalar_kernel was given a tensor on meta for x_ptr, but that holds no numbers. Pass torch.zeros_like(x_ptr, device='cpu').",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, X.to_sparse(), X),
+            "scalar_kernel was given a tensor of layout torch.sparse_coo for x_ptr, but a pointer needs its elements in one storage. Pass"
+            " x_ptr.to_dense().",
+        ),
+        (
+            lambda: trace(add_kernel, 1, X, X, X, 4, BLOCK=torch.tensor(4)),
+            "add_kernel was given a tensor for BLOCK, but a tl.constexpr is known when the kernel is compiled. Pass BLOCK.item().",
+        ),
+        (
+            lambda: trace(add_kernel, 1, X, X, X, 4, BLOCK=[4]),
+            "add_kernel was given a value of type list for BLOCK, but a tl.constexpr is a number or another value that hash() takes. Pass e.g."
+            " tuple(BLOCK).",
+        ),
+        (
+            lambda: trace(add_kernel, 1, X, None, X, 4, BLOCK=4),
+            "add_kernel was given None for y_ptr, but it computes with it. Pass a tensor or a number.",
+        ),
+        *(
+            (
+                lambda watch=watch: trace(scalar_kernel, 1, X, X, watch=watch),
+                f"scalar_kernel was given a value of type {kind} for watch, but it takes names of locals. Pass a string or a tuple of strings,"
+                " e.g. watch=('acc',).",
+            )
+            for watch, kind in ((3, "int"), (None, "NoneType"), ([3], "list"))
+        ),
+    ],
+)
+def test_a_value_that_triton_does_not_take_is_said_word_for_word(call, text):
+    with pytest.raises(ERRORS["trace_value"][0]) as caught:
+        call()
+    assert str(caught.value) == text
+
+
+def test_numbers_of_numpy_are_numbers():
+    out = torch.zeros(4, device=DEVICE)
+    assert trace(add_kernel, np.int64(1), X, X, out, np.int64(3), BLOCK=np.int32(4)).bytes_stored == 12
+    trace(tuple_kernel, 1, Params(X, np.float32(2.5)), (np.int8(1), X), out, BLOCK=4)
+    assert out.tolist() == [0, 3.5, 7, 10.5]
+
+
+@triton.jit
+def optional_kernel(bias_ptr, out_ptr, other_ptr, USE: tl.constexpr):
+    value = 1.0
+    if bias_ptr is not None:
+        value += tl.load(bias_ptr)
+    if USE:
+        value += tl.load(other_ptr)
+    tl.store(out_ptr, value)
+
+
+def test_none_is_a_value_for_a_pointer_that_the_kernel_does_not_follow():
+    out = torch.zeros(1, device=DEVICE)
+    assert trace(optional_kernel, 1, None, out, None, USE=False).tensor_names == ("out",) and out.item() == 1
+    trace(optional_kernel, 1, X[3:], out, None, USE=False)
+    assert out.item() == 4
+    with pytest.raises(TypeError, match="^optional_kernel was given None for bias_ptr or other_ptr, but it computes with it. Pass a tensor"):
+        trace(optional_kernel, 1, None, out, None, USE=True)
+
+
+@triton.jit
+def names_kernel(kernel, out_ptr, watch, warmup=0):
+    total = tl.load(kernel) + watch + warmup
+    tl.store(out_ptr, total)
+
+
+def test_a_kernel_s_parameters_may_be_called_as_those_of_trace():
+    out = torch.zeros(1, device=DEVICE)
+    trace(names_kernel, 1, kernel=X[1:], out_ptr=out, watch=10, warmup=100)
+    assert out.item() == 111
+    assert trace(names_kernel, 1, X, out, 10, watch="total").values[1]["total"] == 10  # given by position: the name is the tracer's
 
 
 @triton.jit
@@ -762,6 +866,83 @@ def test_bfloat16_that_is_cast_after_the_load_is_traced():
     x, out = torch.randn(16, 16, device=DEVICE).bfloat16(), numbers(1)
     recorded = trace(narrow_kernel, 1, x, out, HOW="cast")
     assert recorded.bytes_loaded == 512 and abs(out.item() - 2 * x.double().sum().item()) < 1e-4
+
+
+@triton.jit
+def add(a, b):
+    return a + b
+
+
+@triton.jit
+def add_wide(a, b):
+    return (a.to(tl.float32) + b.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def reduce_kernel(x_ptr, out_ptr, HOW: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, 8))
+    if HOW == "sum":
+        tl.store(out_ptr, tl.sum(x, 0))
+    if HOW == "argmax":
+        tl.store(out_ptr, tl.argmax(x, 0))
+    if HOW == "cumsum":
+        tl.store(out_ptr + tl.arange(0, 8), tl.cumsum(x, 0))
+    if HOW == "own":
+        tl.store(out_ptr, tl.reduce(x, 0, add))
+    if HOW == "fma":
+        tl.store(out_ptr + tl.arange(0, 8), tl.fma(x, x, x))
+    if HOW == "clamp":
+        tl.store(out_ptr + tl.arange(0, 8), tl.clamp(x, -1.0, 1.0, propagate_nan=tl.PropagateNan.ALL))
+    if HOW == "max":
+        tl.store(out_ptr, tl.max(x, 0))
+    if HOW == "min":
+        tl.store(out_ptr, tl.min(x, 0))
+    if HOW == "own, in float32":
+        tl.store(out_ptr, tl.reduce(x, 0, add_wide))
+    if HOW == "sum in float32":
+        tl.store(out_ptr, tl.sum(x, 0, dtype=tl.float32))
+
+
+def below_zero_and_above():
+    return (torch.arange(8.0, device=DEVICE) - 4).bfloat16()
+
+
+@pytest.mark.parametrize("how", ["sum", "own", "fma"])
+def test_reductions_and_the_like_in_bfloat16_are_refused(how):
+    with pytest.raises(TypeError, match=r"reduce_kernel computes in bfloat16 \(line \d+ of reduce_kernel\)"):
+        trace(reduce_kernel, 1, below_zero_and_above(), numbers(8), HOW=how)
+
+
+@pytest.mark.parametrize("how, expected", [("max", 3), ("min", -4), ("own, in float32", -4), ("sum in float32", -4)])
+def test_reductions_of_bfloat16_that_compute_in_float32_are_right(how, expected):
+    trace(reduce_kernel, 1, below_zero_and_above(), out := numbers(1), HOW=how)
+    assert out.item() == expected
+
+
+@pytest.mark.parametrize("how, at, expected", [("argmax", 0, 7), ("cumsum", 7, -4), ("clamp", 0, -1)])
+def test_what_triton_may_make_float32_first_is_refused_or_right(how, at, expected):
+    out = numbers(8)
+    try:
+        trace(reduce_kernel, 1, below_zero_and_above(), out, HOW=how)
+    except TypeError as fault:
+        assert str(fault).startswith("reduce_kernel computes in bfloat16 ")
+    else:
+        assert out[at] == expected  # Triton 3.6
+
+
+@triton.jit
+def whole_kernel(x_ptr, out_ptr, n):
+    lanes = tl.arange(0, 8)
+    tl.store(out_ptr + lanes, tl.load(x_ptr + lanes, mask=lanes < n, other=1))
+    tl.store(out_ptr + 8 + lanes, lanes - 3)
+    tl.store(out_ptr + 16 + lanes, (lanes - 3).to(tl.float64))
+    tl.store(out_ptr + 24 + lanes, lanes < 2)
+
+
+def test_whole_numbers_become_bfloat16_numbers_and_not_its_bits():
+    out = numbers(32, dtype=torch.bfloat16)
+    trace(whole_kernel, 1, torch.full((4,), 3.0, device=DEVICE).bfloat16(), out, 4)
+    assert out.tolist() == [3] * 4 + [1] * 4 + [*range(-3, 5)] * 2 + [1] * 2 + [0] * 6
 
 
 @gluon.jit
