@@ -32,7 +32,7 @@ import torch
 
 from flashlab.errors import error
 from flashlab.traffic import triton_hooks
-from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names, stored_tile
+from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names
 from flashlab.traffic.trace import Trace
 
 LAUNCH_OPTIONS = frozenset(
@@ -54,7 +54,8 @@ def trace(
     The kernel really runs: its results are in the tensors afterwards, CUDA tensors included (they are copied to the host
     and back). Programs are numbered with axis 0 fastest, and run in that order. `watch` names locals of the kernel or of
     its helpers (row_max, acc): each is kept at the first event after it changed, at every compute event, and cut to the
-    rows and columns that exist there; a watched tensor is kept where it is stored.
+    rows and columns that exist there. A watched tensor is kept where it is stored: the event's tile, with NaN (0 in a dtype
+    without it) where nothing was; of an atomic its operands, and lane by lane where lanes share an element.
 
     Raises IndexError before memory is touched where a lane that no mask switches off is outside its tensor; TypeError,
     ValueError or LookupError where the arguments do not fit the kernel.
@@ -200,17 +201,20 @@ class _Recorder(triton_hooks.Listener):
             )  # fmt: skip
 
     def _event(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
-        touched = offsets[chosen]
-        tile = argument.tile(argument.locate(touched)[0], offsets.shape) if touched.size else Tile()
+        touched, elements = offsets[chosen], distinct(offsets, chosen)
+        indices = argument.locate(touched)[0] if touched.size else {}
+        tile = argument.tile(indices, chosen) if touched.size else Tile()
         self.trace.append(
             op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
-            program=self.number, bytes=distinct(offsets, chosen) * width, bytes_requested=requested,
+            program=self.number, bytes=elements * width, bytes_requested=requested,
         )  # fmt: skip
         if op == "load" and argument.name in ("q", "k"):
             self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
         self._note_changes()
         if op != "load" and argument.name in self.watch and tile.rows:
-            self.trace.note(**{argument.name: stored_tile(value, chosen, tile)})
+            values = np.broadcast_to(value, chosen.shape)[chosen]
+            together = op == "atomic" and elements < len(values)  # several lanes change one element: no value of theirs is the tile's
+            self.trace.note(**{argument.name: values if together else argument.stored(values, indices, tile)})
 
     def _write_compute(self) -> None:
         if self.worked is None:

@@ -470,6 +470,35 @@ def test_a_missing_watched_name_is_listed():
     )
 
 
+@triton.jit
+def masked_kernel(o_ptr, rows, cols, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
+    row, col = tl.arange(0, BLOCK)[:, None], tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(o_ptr + row * cols + col, row * 10.0 + col, mask=(row < rows) & (col < cols) & ((col <= row) | (not CAUSAL)))
+
+
+def test_a_watched_tensor_is_kept_as_it_is_stored_and_what_a_mask_leaves_out_is_no_number():
+    o = torch.full((4, 4), float("nan"), device=DEVICE)
+    recorded = trace(masked_kernel, 1, o, 4, 4, BLOCK=4, CAUSAL=True, watch="o")
+    np.testing.assert_array_equal(recorded.values[0]["o"], o.cpu())  # nan where nothing is stored
+    assert recorded.values[0]["o"][1, :2].tolist() == [10, 11]
+    o = torch.zeros(3, 5, device=DEVICE)
+    first, last = trace(masked_kernel, 2, o, 3, 5, BLOCK=4, CAUSAL=False, watch="o").values.values()
+    assert first["o"].tolist() == o[:, :4].tolist() and last["o"].tolist() == o[:, 4:].tolist() == [[4], [14], [24]]
+
+
+@triton.jit
+def spread_kernel(out_ptr, step, BLOCK: tl.constexpr):
+    tl.store(out_ptr + (step < 0) * (BLOCK - 1) + step * tl.arange(0, BLOCK), tl.arange(0, BLOCK) + 1.0)
+
+
+@pytest.mark.parametrize("step, given", [(1, [1, 2, 3, 4]), (-1, [4, 3, 2, 1]), (2, [1, None, 2, None, 3, None, 4])])
+def test_a_watched_vector_is_kept_in_its_own_order(step, given):
+    out = torch.full((7,), float("nan"), device=DEVICE)
+    recorded = trace(spread_kernel, 1, out, step, BLOCK=4, watch="out")
+    np.testing.assert_array_equal(recorded.values[0]["out"], np.array(given, float))
+    np.testing.assert_array_equal(recorded.values[0]["out"], out[: len(given)].cpu())
+
+
 # -- tiled q·kᵀ -----------------------------------------------------------------------------------------------------------------
 @triton.jit
 def scores_kernel(q_ptr, k_ptr, scores_ptr, n_q, n_k, d, BQ: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
@@ -501,6 +530,15 @@ def test_tiled_scores_with_a_loop_over_head_dim():
     last = [step for step, event in enumerate(recorded) if event.op == "compute"][-1]
     np.testing.assert_allclose(recorded.values[last]["acc"], scores[16:, 32:].cpu(), rtol=1e-5, atol=1e-5)
     assert places(recorded)[:3] == [("load", "q", 0, 0, 16, 16, 1024), ("load", "k", 0, 0, 16, 16, 1024), ("compute", "scores", 0, 0, 16, 16, 0)]
+
+
+@pytest.mark.parametrize("d, chunks", [(1, 1), (32, 2), (33, 3), (34, 3)])
+@pytest.mark.parametrize("n", [20, 17])  # of which the last tile has one row
+def test_a_chunk_of_one_column_is_no_less_a_product(n, d, chunks):
+    q, k, scores = torch.randn(n, d, device=DEVICE), torch.randn(n, d, device=DEVICE), torch.empty(n, n, device=DEVICE)
+    recorded = trace(scores_kernel, (2, 1), q, k, scores, n, n, d, BQ=16, BK=32, BD=16)
+    tiles = [("compute", "scores", row0, 0, rows, n, 0) for row0, rows in ((0, 16), (16, n - 16)) for _ in range(chunks)]
+    assert places(recorded, "compute") == tiles
 
 
 @triton.jit
