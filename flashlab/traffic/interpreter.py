@@ -5,15 +5,16 @@
 Each access is one event, on the tensor argument it belongs to: the parameter's name without _ptr, _pointer, _desc or the
 like (`q_ptr` is q, and so is `Q`). Its tile is the rectangle around the elements touched, from the tensor's shape and
 strides: the last two dimensions are rows and columns, those before them batch and head, and a tensor without another
-argument's last dimension, such as lse beside q, has one number a row. A tile that spans heads is booked on the first.
+argument's last dimension, such as lse beside q, has one number a row. An access that spans tensors or heads is one event
+for each.
 
 `bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
 as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.
 
 A compute event says which scores were worked on: the rows of the tiles of arguments named q and k that were loaded last,
 once a tl.dot has a result of just those rows. It is written when the loop pass ends in which it was multiplied, or before
-the next such product, store or atomic if that is sooner, so its watched values are those after the update. Kernels
-without such arguments or without tl.dot have none.
+the next such product, store or atomic if that is sooner, so its watched values are those after the update. Where q's or
+k's tile spans heads it names the first. Kernels without such arguments or without tl.dot have none.
 
 Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
 cast to float32 first, but arithmetic in them is refused. (A cast to bfloat16 cuts there, and does not round.)
@@ -167,7 +168,7 @@ class _Recorder(triton_hooks.Listener):
             offsets = (address - np.uint64(argument.seen)).astype(np.int64)
             self._check(op, argument, offsets[chosen], width)
             requested = address.size if len(parts) == 1 else int((slot == part).sum())
-            self._event(op, argument, offsets, chosen, width, requested * width, value)
+            self._events(op, argument, offsets, chosen, width, requested * width, value)
             real[chosen] = address[chosen] - np.uint64(argument.seen) + np.uint64(argument.real)
         return real
 
@@ -200,21 +201,25 @@ class _Recorder(triton_hooks.Listener):
                 offset=first // argument.width, shape=argument.shape, strides=argument.strides, outside=int((~inside).sum()), lanes=len(offsets),
             )  # fmt: skip
 
-    def _event(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
-        touched, elements = offsets[chosen], distinct(offsets, chosen)
-        indices = argument.locate(touched)[0] if touched.size else {}
-        tile = argument.tile(indices, chosen) if touched.size else Tile()
-        self.trace.append(
-            op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
-            program=self.number, bytes=elements * width, bytes_requested=requested,
-        )  # fmt: skip
-        if op == "load" and argument.name in ("q", "k"):
-            self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
-        self._note_changes()
-        if op != "load" and argument.name in self.watch and tile.rows:
-            values = np.broadcast_to(value, chosen.shape)[chosen]
-            together = op == "atomic" and elements < len(values)  # several lanes change one element: no value of theirs is the tile's
-            self.trace.note(**{argument.name: values if together else argument.stored(values, indices, tile)})
+    def _events(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
+        """One event for each head that the access touches; lanes that are masked off are asked for with the first."""
+        touched = offsets[chosen]
+        heads = argument.by_head(argument.locate(touched)[0], chosen) if touched.size else [({}, chosen)]
+        for number, (indices, lanes) in enumerate(heads):
+            tile = argument.tile(indices, lanes) if touched.size else Tile()
+            elements, count = distinct(offsets, lanes), int(lanes.sum())
+            self.trace.append(
+                op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
+                program=self.number, bytes=elements * width, bytes_requested=count * width if number else requested - (len(touched) - count) * width,
+            )  # fmt: skip
+            if number == 0:
+                if op == "load" and argument.name in ("q", "k"):
+                    self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
+                self._note_changes()
+            if op != "load" and argument.name in self.watch and tile.rows:
+                values = np.broadcast_to(value, lanes.shape)[lanes]
+                together = op == "atomic" and elements < count  # several lanes change one element: no value of theirs is the tile's
+                self.trace.note(**{argument.name: values if together else argument.stored(values, indices, tile)})
 
     def _write_compute(self) -> None:
         if self.worked is None:

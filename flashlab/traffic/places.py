@@ -90,8 +90,20 @@ class Argument:
             inside = inside & self.locate(offsets + width - 1)[1]
         return inside
 
+    def by_head(self, indices: dict[int, np.ndarray], chosen: np.ndarray) -> list[tuple[dict[int, np.ndarray], np.ndarray]]:
+        """(indices, lanes) of each head that the chosen lanes touch, those of a batch in order; what has no heads is one."""
+        head = sum((indices[i] * prod(self.shape[i + 1 : self.row]) for i in range(self.row) if i in indices), _ZERO)
+        if (head == head[0]).all():
+            return [(indices, chosen)]
+        parts = []
+        for number in np.unique(head):
+            own, lanes = head == number, np.zeros(chosen.shape, bool)
+            lanes[chosen] = own
+            parts.append(({i: index[own] for i, index in indices.items()}, lanes))
+        return parts
+
     def tile(self, indices: dict[int, np.ndarray], chosen: np.ndarray) -> Tile:
-        """The rectangle around these elements, which the chosen lanes of a block touched, at least one."""
+        """The rectangle around these elements of one head, which the chosen lanes of a block touched, at least one."""
         row, col = self._rows_and_columns(indices)
         head = int(indices.get(self.row - 1, _ZERO)[0])
         batch = 0

@@ -17,6 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlab.problem import AttentionProblem
 from flashlab.reference.flash2 import flash2
+from flashlab.traffic.cache import through_l2
 from flashlab.traffic.interpreter import trace
 from flashlab.traffic.memory import Memory
 from flashlab.traffic.model import flash2_traffic
@@ -156,6 +157,48 @@ def test_an_access_to_two_tensors_is_two_events():
     assert out.tolist() == [0, 1, 2, 103, 104, 105, 106, 107]
     assert places(recorded, "load") == [("load", "a", 0, 0, 3, 1, 12), ("load", "b", 3, 0, 5, 1, 20)]
     assert [e.bytes_requested for e in recorded] == [12, 20, 32]
+
+
+@triton.jit
+def flat_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + index, tl.load(x_ptr + index, mask=index < n), mask=index < n)
+
+
+@pytest.mark.parametrize("shape", [(2048,), (64, 32), (8, 16, 16), (2, 4, 16, 16), (2, 2, 2, 16, 16)])
+def test_a_flat_copy_reads_each_byte_from_dram_whatever_the_tensor_s_shape(shape):
+    x, out = numbers(*shape), torch.zeros(shape, device=DEVICE)
+    recorded = trace(flat_kernel, 2, x, out, 2048, BLOCK=1024)
+    assert torch.equal(out, x) and recorded.bytes_by_tensor() == {("x", "load"): 8192, ("out", "store"): 8192}
+    assert through_l2(recorded, "H200").dram == {("x", "read"): 8192} and through_l2(recorded, "H200").dirty == {"out": 8192}
+
+
+def test_an_access_to_several_heads_is_an_event_for_each():
+    x, out = numbers(2, 2, 3, 2), torch.zeros(2, 2, 3, 2, device=DEVICE)
+    recorded = trace(flat_kernel, 2, x, out, 23, BLOCK=16, watch="out")  # the last element is masked off, as are 8 past the end
+    at = [(e.batch, e.head, e.row0, e.rows, e.cols, e.bytes, e.bytes_requested) for e in recorded if e.op == "load"]
+    assert at == [(0, 0, 0, 3, 2, 24, 24), (0, 1, 0, 3, 2, 24, 24), (1, 0, 0, 2, 2, 16, 16), (1, 0, 2, 1, 2, 8, 44), (1, 1, 0, 3, 2, 20, 20)]
+    stores = {(e.batch, e.head, e.row0): recorded.values[e.step]["out"] for e in recorded if e.op == "store"}
+    assert len(stores) == 5 and all(np.array_equal(value, x[b, h, row : row + len(value)].cpu()) for (b, h, row), value in [*stores.items()][:4])
+    np.testing.assert_array_equal(stores[1, 1, 0], [[18, 19], [20, 21], [22, np.nan]])
+
+
+@triton.jit
+def packed_kernel(q_ptr, k_ptr, scores_ptr, BQ: tl.constexpr):
+    row, inner = tl.arange(0, BQ), tl.arange(0, 16)
+    q = tl.load(q_ptr + row[:, None] * 16 + inner[None, :])  # the heads one after another
+    k = tl.load(k_ptr + tl.arange(0, 32)[None, :] * 16 + inner[:, None])
+    tl.store(scores_ptr + row[:, None] * 32 + tl.arange(0, 32)[None, :], tl.dot(q, k))
+
+
+def test_a_product_of_several_heads_is_named_by_the_first():
+    recorded = trace(packed_kernel, 1, numbers(4, 4, 16), numbers(1, 32, 16), torch.zeros(4, 4, 32, device=DEVICE), BQ=16)
+    assert [(e.op, e.tensor, e.head, e.row0, e.rows) for e in recorded] == [
+        *(("load", "q", head, 0, 4) for head in range(4)),
+        ("load", "k", 0, 0, 32),
+        ("compute", "scores", 0, 0, 4),
+        *(("store", "scores", head, 0, 4) for head in range(4)),
+    ]
 
 
 # -- which tensor, which place --------------------------------------------------------------------------------------------

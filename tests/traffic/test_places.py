@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,24 @@ def test_which_dimension_is_what(shape, per_row, rows, cols, at):
     offset = sum(i * stride for i, stride in zip(index, tensor.stride())) * 4
     tile = argument.tile(argument.locate(np.array([offset]))[0], np.ones(1, bool))
     assert (argument.rows, argument.cols) == (rows, cols) and (tile.batch, tile.head, tile.row0, tile.col0) == at
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_lanes_are_told_apart_by_head(view):
+    tensor = VIEWS[view]
+    argument = Argument("x", tensor, 0, False)
+    index = np.indices(tensor.shape)
+    offsets, chosen = sum(i * stride for i, stride in zip(index, tensor.stride())) * 4, index.sum(axis=0) % 2 == 0
+    parts = argument.by_head(argument.locate(offsets[chosen])[0], chosen)
+    assert (sum(lanes.astype(int) for _, lanes in parts) == chosen).all()  # each chosen lane once
+    for indices, lanes in parts:
+        tile = argument.tile(indices, lanes)
+        leading = tile.batch * (tensor.shape[-3] if tensor.dim() > 2 else 1) + tile.head
+        for dimension, found in argument.locate(offsets[lanes])[0].items():
+            np.testing.assert_array_equal(indices[dimension], found)
+        if view in ("plain", "permuted", "rows with gaps", "every other", "ones"):  # else elements share addresses
+            assert len(parts) == prod(tensor.shape[:-2]) and leading == next(n for n, heads in enumerate(parts) if heads[1] is lanes)
+            assert (np.ravel_multi_index(index[:-2, lanes], tensor.shape[:-2]) == leading).all()
 
 
 @pytest.mark.parametrize(
