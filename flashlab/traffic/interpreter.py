@@ -33,7 +33,7 @@ import torch
 
 from flashlab.errors import error
 from flashlab.traffic import triton_hooks
-from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names
+from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, narrowed, short_names
 from flashlab.traffic.trace import Trace
 
 LAUNCH_OPTIONS = frozenset(
@@ -203,6 +203,8 @@ class _Recorder(triton_hooks.Listener):
 
     def _events(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
         """One event for each head that the access touches; lanes that are masked off are asked for with the first."""
+        if width > argument.width:
+            (offsets, chosen, value), width = narrowed(offsets, chosen, value, width, argument.width), argument.width
         touched = offsets[chosen]
         heads = argument.by_head(argument.locate(touched)[0], chosen) if touched.size else [({}, chosen)]
         for number, (indices, lanes) in enumerate(heads):

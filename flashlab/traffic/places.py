@@ -165,6 +165,14 @@ def distinct(offsets: np.ndarray, chosen: np.ndarray) -> int:
     return len(np.unique(lanes))
 
 
+def narrowed(offsets: np.ndarray, chosen: np.ndarray, value: np.ndarray | None, width: int, element: int) -> tuple:
+    """(offsets, chosen, value) of lanes `width` bytes wide as those of lanes of one element each; the values' bits as whole numbers."""
+    parts = offsets[..., None] + np.arange(0, width, element)
+    if value is not None:
+        value = np.ascontiguousarray(np.broadcast_to(value, chosen.shape)).view(f"u{element}")
+    return parts.reshape(*offsets.shape[:-1], -1), np.repeat(chosen, width // element, axis=-1), value
+
+
 def cut(value: np.ndarray, tiles: Sequence[Tile]) -> np.ndarray:
     """The value without what lies past the end in a ragged tile: as many rows, and columns, as the tiles of q and k have.
 

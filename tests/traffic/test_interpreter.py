@@ -399,9 +399,38 @@ def wide_kernel(x_ptr):
 
 def test_an_access_wider_than_an_element_needs_all_of_its_bytes():
     (event,) = trace(wide_kernel, 1, numbers(5, dtype=torch.int16))
-    assert (event.row0, event.bytes, event.bytes_requested) == (1, 8, 8)
+    assert (event.row0, event.rows, event.bytes, event.bytes_requested) == (1, 4, 8, 8)
     with pytest.raises(IndexError, match="would read x at element offset 3 .* 1 of the 2 lanes"):
         trace(wide_kernel, 1, numbers(4, dtype=torch.int16))
+
+
+@triton.jit
+def pairs_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    pair = tl.arange(0, BLOCK)
+    x, out = x_ptr.to(tl.pointer_type(tl.int64)), out_ptr.to(tl.pointer_type(tl.int64))
+    tl.store(out + pair, tl.load(x + pair, mask=pair < n), mask=pair < n)
+
+
+@pytest.mark.parametrize(
+    "shape, tiles",
+    [
+        ((512,), [(0, 512, 1)]),
+        ((4, 128), [(0, 4, 128)]),
+        ((2, 16, 16), [(0, 16, 16), (1, 16, 16)]),
+        ((2, 3), [(0, 2, 3)]),  # the second lane is in both rows
+    ],
+)
+def test_a_lane_of_two_elements_touches_both(shape, tiles):
+    x, out = numbers(*shape), torch.zeros(shape, device=DEVICE)
+    recorded = trace(pairs_kernel, 1, x, out, x.numel() // 2, BLOCK=256, watch="out")
+    assert torch.equal(out, x)
+    for op in ("load", "store"):
+        events = [e for e in recorded if e.op == op]
+        assert [(e.head, e.rows, e.cols) for e in events] == tiles
+        assert sum(e.bytes for e in events) == 4 * x.numel() and sum(e.bytes_requested for e in events) == 2048
+    values = np.stack([value["out"].view(np.float32) for value in recorded.values.values()])  # kept bit by bit
+    np.testing.assert_array_equal(values.reshape(shape), x.cpu())
+    assert through_l2(recorded, "H200").dram_bytes_read == 4 * x.numel()
 
 
 @triton.jit
