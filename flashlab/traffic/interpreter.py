@@ -5,15 +5,16 @@
 Each access is one event, on the tensor argument it belongs to: the parameter's name without _ptr, _pointer, _desc or the
 like (`q_ptr` is q, and so is `Q`). Its tile is the rectangle around the elements touched, from the tensor's shape and
 strides: the last two dimensions are rows and columns, those before them batch and head, and a tensor without another
-argument's last dimension, such as lse beside q, has one number a row. A tile that spans heads is booked on the first.
+argument's last dimension, such as lse beside q, has one number a row. An access that spans tensors or heads is one event
+for each.
 
 `bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
 as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.
 
 A compute event says which scores were worked on: the rows of the tiles of arguments named q and k that were loaded last,
 once a tl.dot has a result of just those rows. It is written when the loop pass ends in which it was multiplied, or before
-the next such product, store or atomic if that is sooner, so its watched values are those after the update. Kernels
-without such arguments or without tl.dot have none.
+the next such product, store or atomic if that is sooner, so its watched values are those after the update. Where q's or
+k's tile spans heads it names the first. Kernels without such arguments or without tl.dot have none.
 
 Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
 cast to float32 first, but arithmetic in them is refused, tl.sum and the like included. (A cast to bfloat16 cuts there, and
@@ -32,7 +33,7 @@ import numpy as np
 from flashlab.errors import error
 from flashlab.traffic import triton_hooks
 from flashlab.traffic.arguments import bound, on_host
-from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names, stored_tile
+from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, narrowed, short_names
 from flashlab.traffic.trace import Trace
 
 _DTYPES = {"bf16": "bfloat16"}  # Triton's names where they are not torch's
@@ -52,8 +53,9 @@ def trace(
     The kernel really runs: its results are in the tensors afterwards, CUDA tensors included (they are copied to the host
     and back). Programs are numbered with axis 0 fastest, and run in that order. `watch` names locals of the kernel or of
     its helpers (row_max, acc): each is kept at the first event after it changed, at every compute event, and cut to the
-    rows and columns that exist there; a watched tensor is kept where it is stored. Where the kernel itself has a parameter
-    called watch, give that by position; by name it is the kernel's, and nothing is watched.
+    rows and columns that exist there. A watched tensor is kept where it is stored: the event's tile, with NaN (0 in a dtype
+    without it) where nothing was; of an atomic its operands, and lane by lane where lanes share an element. Where the kernel
+    itself has a parameter called watch, give that by position; by name it is the kernel's, and nothing is watched.
 
     Raises IndexError before memory is touched where a lane that no mask switches off is outside its tensor; TypeError,
     ValueError or LookupError where the arguments do not fit the kernel.
@@ -149,7 +151,7 @@ class _Recorder(triton_hooks.Listener):
             offsets = (address - np.uint64(argument.seen)).astype(np.int64)
             self._check(op, argument, offsets[chosen], width)
             requested = address.size if len(parts) == 1 else int((slot == part).sum())
-            self._event(op, argument, offsets, chosen, width, requested * width, value)
+            self._events(op, argument, offsets, chosen, width, requested * width, value)
             real[chosen] = address[chosen] - np.uint64(argument.seen) + np.uint64(argument.real)
         return real
 
@@ -182,18 +184,27 @@ class _Recorder(triton_hooks.Listener):
                 offset=first // argument.width, shape=argument.shape, strides=argument.strides, outside=int((~inside).sum()), lanes=len(offsets),
             )  # fmt: skip
 
-    def _event(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
+    def _events(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
+        """One event for each head that the access touches; lanes that are masked off are asked for with the first."""
+        if width > argument.width:
+            (offsets, chosen, value), width = narrowed(offsets, chosen, value, width, argument.width), argument.width
         touched = offsets[chosen]
-        tile = argument.tile(argument.locate(touched)[0], offsets.shape) if touched.size else Tile()
-        self.trace.append(
-            op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
-            program=self.number, bytes=distinct(offsets, chosen) * width, bytes_requested=requested,
-        )  # fmt: skip
-        if op == "load" and argument.name in ("q", "k"):
-            self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
-        self._note_changes()
-        if op != "load" and argument.name in self.watch and tile.rows:
-            self.trace.note(**{argument.name: stored_tile(value, chosen, tile)})
+        heads = argument.by_head(argument.locate(touched)[0], chosen) if touched.size else [({}, chosen)]
+        for number, (indices, lanes) in enumerate(heads):
+            tile = argument.tile(indices, lanes) if touched.size else Tile()
+            elements, count = distinct(offsets, lanes), int(lanes.sum())
+            self.trace.append(
+                op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
+                program=self.number, bytes=elements * width, bytes_requested=count * width if number else requested - (len(touched) - count) * width,
+            )  # fmt: skip
+            if number == 0:
+                if op == "load" and argument.name in ("q", "k"):
+                    self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
+                self._note_changes()
+            if op != "load" and argument.name in self.watch and tile.rows:
+                values = np.broadcast_to(value, lanes.shape)[lanes]
+                together = op == "atomic" and elements < count  # several lanes change one element: no value of theirs is the tile's
+                self.trace.note(**{argument.name: values if together else argument.stored(values, indices, tile)})
 
     def _write_compute(self) -> None:
         if self.worked is None:

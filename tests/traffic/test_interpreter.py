@@ -18,6 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.reference.flash2 import flash2
+from flashlab.traffic.cache import through_l2
 from flashlab.traffic.interpreter import trace
 from flashlab.traffic.memory import Memory
 from flashlab.traffic.model import flash2_traffic
@@ -157,6 +158,48 @@ def test_an_access_to_two_tensors_is_two_events():
     assert out.tolist() == [0, 1, 2, 103, 104, 105, 106, 107]
     assert places(recorded, "load") == [("load", "a", 0, 0, 3, 1, 12), ("load", "b", 3, 0, 5, 1, 20)]
     assert [e.bytes_requested for e in recorded] == [12, 20, 32]
+
+
+@triton.jit
+def flat_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + index, tl.load(x_ptr + index, mask=index < n), mask=index < n)
+
+
+@pytest.mark.parametrize("shape", [(2048,), (64, 32), (8, 16, 16), (2, 4, 16, 16), (2, 2, 2, 16, 16)])
+def test_a_flat_copy_reads_each_byte_from_dram_whatever_the_tensor_s_shape(shape):
+    x, out = numbers(*shape), torch.zeros(shape, device=DEVICE)
+    recorded = trace(flat_kernel, 2, x, out, 2048, BLOCK=1024)
+    assert torch.equal(out, x) and recorded.bytes_by_tensor() == {("x", "load"): 8192, ("out", "store"): 8192}
+    assert through_l2(recorded, "H200").dram == {("x", "read"): 8192} and through_l2(recorded, "H200").dirty == {"out": 8192}
+
+
+def test_an_access_to_several_heads_is_an_event_for_each():
+    x, out = numbers(2, 2, 3, 2), torch.zeros(2, 2, 3, 2, device=DEVICE)
+    recorded = trace(flat_kernel, 2, x, out, 23, BLOCK=16, watch="out")  # the last element is masked off, as are 8 past the end
+    at = [(e.batch, e.head, e.row0, e.rows, e.cols, e.bytes, e.bytes_requested) for e in recorded if e.op == "load"]
+    assert at == [(0, 0, 0, 3, 2, 24, 24), (0, 1, 0, 3, 2, 24, 24), (1, 0, 0, 2, 2, 16, 16), (1, 0, 2, 1, 2, 8, 44), (1, 1, 0, 3, 2, 20, 20)]
+    stores = {(e.batch, e.head, e.row0): recorded.values[e.step]["out"] for e in recorded if e.op == "store"}
+    assert len(stores) == 5 and all(np.array_equal(value, x[b, h, row : row + len(value)].cpu()) for (b, h, row), value in [*stores.items()][:4])
+    np.testing.assert_array_equal(stores[1, 1, 0], [[18, 19], [20, 21], [22, np.nan]])
+
+
+@triton.jit
+def packed_kernel(q_ptr, k_ptr, scores_ptr, BQ: tl.constexpr):
+    row, inner = tl.arange(0, BQ), tl.arange(0, 16)
+    q = tl.load(q_ptr + row[:, None] * 16 + inner[None, :])  # the heads one after another
+    k = tl.load(k_ptr + tl.arange(0, 32)[None, :] * 16 + inner[:, None])
+    tl.store(scores_ptr + row[:, None] * 32 + tl.arange(0, 32)[None, :], tl.dot(q, k))
+
+
+def test_a_product_of_several_heads_is_named_by_the_first():
+    recorded = trace(packed_kernel, 1, numbers(4, 4, 16), numbers(1, 32, 16), torch.zeros(4, 4, 32, device=DEVICE), BQ=16)
+    assert [(e.op, e.tensor, e.head, e.row0, e.rows) for e in recorded] == [
+        *(("load", "q", head, 0, 4) for head in range(4)),
+        ("load", "k", 0, 0, 32),
+        ("compute", "scores", 0, 0, 4),
+        *(("store", "scores", head, 0, 4) for head in range(4)),
+    ]
 
 
 # -- which tensor, which place --------------------------------------------------------------------------------------------
@@ -357,9 +400,38 @@ def wide_kernel(x_ptr):
 
 def test_an_access_wider_than_an_element_needs_all_of_its_bytes():
     (event,) = trace(wide_kernel, 1, numbers(5, dtype=torch.int16))
-    assert (event.row0, event.bytes, event.bytes_requested) == (1, 8, 8)
+    assert (event.row0, event.rows, event.bytes, event.bytes_requested) == (1, 4, 8, 8)
     with pytest.raises(IndexError, match="would read x at element offset 3 .* 1 of the 2 lanes"):
         trace(wide_kernel, 1, numbers(4, dtype=torch.int16))
+
+
+@triton.jit
+def pairs_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    pair = tl.arange(0, BLOCK)
+    x, out = x_ptr.to(tl.pointer_type(tl.int64)), out_ptr.to(tl.pointer_type(tl.int64))
+    tl.store(out + pair, tl.load(x + pair, mask=pair < n), mask=pair < n)
+
+
+@pytest.mark.parametrize(
+    "shape, tiles",
+    [
+        ((512,), [(0, 512, 1)]),
+        ((4, 128), [(0, 4, 128)]),
+        ((2, 16, 16), [(0, 16, 16), (1, 16, 16)]),
+        ((2, 3), [(0, 2, 3)]),  # the second lane is in both rows
+    ],
+)
+def test_a_lane_of_two_elements_touches_both(shape, tiles):
+    x, out = numbers(*shape), torch.zeros(shape, device=DEVICE)
+    recorded = trace(pairs_kernel, 1, x, out, x.numel() // 2, BLOCK=256, watch="out")
+    assert torch.equal(out, x)
+    for op in ("load", "store"):
+        events = [e for e in recorded if e.op == op]
+        assert [(e.head, e.rows, e.cols) for e in events] == tiles
+        assert sum(e.bytes for e in events) == 4 * x.numel() and sum(e.bytes_requested for e in events) == 2048
+    values = np.stack([value["out"].view(np.float32) for value in recorded.values.values()])  # kept bit by bit
+    np.testing.assert_array_equal(values.reshape(shape), x.cpu())
+    assert through_l2(recorded, "H200").dram_bytes_read == 4 * x.numel()
 
 
 @triton.jit
@@ -471,6 +543,35 @@ def test_a_missing_watched_name_is_listed():
     )
 
 
+@triton.jit
+def masked_kernel(o_ptr, rows, cols, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
+    row, col = tl.arange(0, BLOCK)[:, None], tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(o_ptr + row * cols + col, row * 10.0 + col, mask=(row < rows) & (col < cols) & ((col <= row) | (not CAUSAL)))
+
+
+def test_a_watched_tensor_is_kept_as_it_is_stored_and_what_a_mask_leaves_out_is_no_number():
+    o = torch.full((4, 4), float("nan"), device=DEVICE)
+    recorded = trace(masked_kernel, 1, o, 4, 4, BLOCK=4, CAUSAL=True, watch="o")
+    np.testing.assert_array_equal(recorded.values[0]["o"], o.cpu())  # nan where nothing is stored
+    assert recorded.values[0]["o"][1, :2].tolist() == [10, 11]
+    o = torch.zeros(3, 5, device=DEVICE)
+    first, last = trace(masked_kernel, 2, o, 3, 5, BLOCK=4, CAUSAL=False, watch="o").values.values()
+    assert first["o"].tolist() == o[:, :4].tolist() and last["o"].tolist() == o[:, 4:].tolist() == [[4], [14], [24]]
+
+
+@triton.jit
+def spread_kernel(out_ptr, step, BLOCK: tl.constexpr):
+    tl.store(out_ptr + (step < 0) * (BLOCK - 1) + step * tl.arange(0, BLOCK), tl.arange(0, BLOCK) + 1.0)
+
+
+@pytest.mark.parametrize("step, given", [(1, [1, 2, 3, 4]), (-1, [4, 3, 2, 1]), (2, [1, None, 2, None, 3, None, 4])])
+def test_a_watched_vector_is_kept_in_its_own_order(step, given):
+    out = torch.full((7,), float("nan"), device=DEVICE)
+    recorded = trace(spread_kernel, 1, out, step, BLOCK=4, watch="out")
+    np.testing.assert_array_equal(recorded.values[0]["out"], np.array(given, float))
+    np.testing.assert_array_equal(recorded.values[0]["out"], out[: len(given)].cpu())
+
+
 # -- tiled q·kᵀ -----------------------------------------------------------------------------------------------------------------
 @triton.jit
 def scores_kernel(q_ptr, k_ptr, scores_ptr, n_q, n_k, d, BQ: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
@@ -502,6 +603,15 @@ def test_tiled_scores_with_a_loop_over_head_dim():
     last = [step for step, event in enumerate(recorded) if event.op == "compute"][-1]
     np.testing.assert_allclose(recorded.values[last]["acc"], scores[16:, 32:].cpu(), rtol=1e-5, atol=1e-5)
     assert places(recorded)[:3] == [("load", "q", 0, 0, 16, 16, 1024), ("load", "k", 0, 0, 16, 16, 1024), ("compute", "scores", 0, 0, 16, 16, 0)]
+
+
+@pytest.mark.parametrize("d, chunks", [(1, 1), (32, 2), (33, 3), (34, 3)])
+@pytest.mark.parametrize("n", [20, 17])  # of which the last tile has one row
+def test_a_chunk_of_one_column_is_no_less_a_product(n, d, chunks):
+    q, k, scores = torch.randn(n, d, device=DEVICE), torch.randn(n, d, device=DEVICE), torch.empty(n, n, device=DEVICE)
+    recorded = trace(scores_kernel, (2, 1), q, k, scores, n, n, d, BQ=16, BK=32, BD=16)
+    tiles = [("compute", "scores", row0, 0, rows, n, 0) for row0, rows in ((0, 16), (16, n - 16)) for _ in range(chunks)]
+    assert places(recorded, "compute") == tiles
 
 
 @triton.jit
