@@ -16,6 +16,7 @@ from flashlab.errors import error
 from flashlab.killed import when_killed
 
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
+COUNTED_FILE = "FILE.py:kernel"
 WORK = "work/ in your clone of the course, elsewhere work/ in the folder you are in"
 
 
@@ -56,19 +57,20 @@ def parser() -> argparse.ArgumentParser:
     count.add_argument("target", nargs="?", default="", metavar="TARGET", help="FILE.py:kernel; with --measured FILE.py:function or a name, e.g. triton")
     count.add_argument("arguments", nargs="*", help="after --: the file's own command line")
     count.add_argument("--measured", action="store_true", help="by the GPU's counters, under Nsight Compute; the function is called with q, k, v")
-    measured = count.add_argument_group("with --measured")
-    measured.add_argument("--pass", dest="pass_", choices=("forward", "backward"), default="forward")
-    measured.add_argument("--n", type=_whole_numbers, default=[4096], metavar="N,N", help="queries and keys (default: 4096)")
-    measured.add_argument("--head-dim", type=_whole_numbers, default=[128], metavar="D,D", help="default: 128")
-    measured.add_argument("--batch", type=int, default=1)
-    measured.add_argument("--heads", type=int, default=16)
-    measured.add_argument("--dtype", default="bfloat16")
+    count.add_argument("--record", action="store_true", help="count the whole grid, or with TARGET steps lesson 09's ladder, and keep it, for authors")
+    measured = count.add_argument_group("with --measured", argument_default=argparse.SUPPRESS)  # only what is given, so that it can be refused
+    measured.add_argument("--pass", dest="pass_", choices=("forward", "backward"), help="default: forward")
+    measured.add_argument("--n", type=_whole_numbers, metavar="N,N", help="queries and keys (default: 4096)")
+    measured.add_argument("--head-dim", type=_whole_numbers, metavar="D,D", help="default: 128")
+    measured.add_argument("--batch", type=int, help="default: 1")
+    measured.add_argument("--heads", type=int, help="default: 16")
+    measured.add_argument("--dtype", help="default: bfloat16")
     measured.add_argument("--causal", action="store_true")
-    measured.add_argument("--record", action="store_true", help="count the whole grid, or with TARGET steps lesson 09's ladder, and keep it, for authors")
-    measured.add_argument("--out", type=Path, metavar="FILE", help="where records are added (default: the GPU's file in flashlab/traffic/recorded/)")
-    measured.add_argument("--budget", type=float, metavar="SECONDS", help="with --record: begin nothing new after this long (default: 110)")
-    measured.add_argument("--anew", action="store_true", help="with --record: count again what is there, too")
-    measured.add_argument("--log", type=Path, metavar="FILE", help="with --record: where ncu's own text is added")
+    kept = count.add_argument_group("with --record", argument_default=argparse.SUPPRESS)
+    kept.add_argument("--out", type=Path, metavar="FILE", help="where records are added (default: the GPU's file in flashlab/traffic/recorded/)")
+    kept.add_argument("--budget", type=float, metavar="SECONDS", help="begin nothing new after this long (default: 110)")
+    kept.add_argument("--anew", action="store_true", help="count again what is there, too")
+    kept.add_argument("--log", type=Path, metavar="FILE", help="where ncu's own text is added")
     count.set_defaults(call=run_count)
 
     bench = commands.add_parser("bench", help="time our kernels beside PyTorch's and others on this GPU, or compare two results")
@@ -146,17 +148,25 @@ def run_record(options: argparse.Namespace) -> int:
 
 
 def run_count(options: argparse.Namespace) -> int:
-    if not (options.measured or options.record):
+    way = "--record" if options.record else "--measured" if options.measured else COUNTED_FILE
+    given = {name: value for name, value in vars(options).items() if name not in ("call", "target", "arguments", "measured", "record")}
+    for name in given:
+        option, taker = name.strip("_").replace("_", "-"), "--record" if name in ("out", "budget", "anew", "log") else "--measured"
+        if way != taker:
+            hint = "Leave it out, or write -- before your file's own options" if way == COUNTED_FILE else "Leave it out"
+            raise error("count_option", way=way, given=f"--{option}", taker=taker, hint=hint)
+    if way == COUNTED_FILE:
         from flashlab.count import report
 
         return report(options.target, options.arguments)
+    if options.arguments:
+        raise error("count_option", way=way, given=" ".join(options.arguments), taker=COUNTED_FILE, hint="Leave it out")
     from flashlab import count_measured
 
-    if options.record:
-        what = {"what": options.target} if options.target else {}
-        return count_measured.record(options.out, options.budget, options.log, anew=options.anew, **what)
-    sizes = {name: getattr(options, name) for name in ("batch", "heads", "causal", "dtype")}
-    return count_measured.report(options.target, options.pass_, count_measured.problems(options.n, options.head_dim, **sizes))
+    if way == "--record":
+        return count_measured.record(given.pop("out", None), given.pop("budget", None), what=options.target, **given)
+    pass_, ns, head_dims = given.pop("pass_", "forward"), given.pop("n", [4096]), given.pop("head_dim", [128])
+    return count_measured.report(options.target, pass_, count_measured.problems(ns, head_dims, **given))
 
 
 def run_bench(options: argparse.Namespace) -> int:

@@ -3,7 +3,8 @@
     flashlab count softmax.py:softmax_kernel
 
 The file is run as a program, `if __name__ == "__main__"` included; it makes the tensors and launches the kernel as ever.
-Other kernels run as usual. Under @triton.autotune the first configuration is taken, since timing them needs a GPU.
+Other kernels run as usual. Under @triton.autotune the first configuration is taken that its early_config_prune leaves, since
+timing them needs a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def count(target: str, arguments: Sequence[str] = ()) -> list[Trace]:
     """The trace of each launch of FILE.py:kernel, in order; `arguments` are the file's own command line.
 
     Raises LookupError for a target that names no kernel or one that the file does not launch, FileNotFoundError, and
-    whatever the file raises.
+    whatever the file raises, SystemExit with a failure included.
     """
     name, separator, kernel = target.rpartition(":")
     if not separator or not name or not kernel.isidentifier():
@@ -46,6 +47,9 @@ def count(target: str, arguments: Sequence[str] = ()) -> list[Trace]:
     try:
         with triton_hooks.launches(seen):
             runpy.run_path(str(file), run_name="__main__")
+    except SystemExit as end:  # many files end in sys.exit(main()); for them as for Python, None and 0 are success
+        if end.code not in (None, 0):
+            raise
     finally:
         sys.path[:], sys.argv[:] = path, argv
     if not traces:

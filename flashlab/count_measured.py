@@ -116,9 +116,14 @@ def _told(one: Uncounted) -> str:
 
 
 def record(out: Path | None = None, budget_s: float | None = None, log: Path | None = None, *, what: str = "", anew: bool = False) -> int:
-    """Count the whole grid, or lesson 09's "steps", into a file, for authors; returns the exit status, 1 if a workload failed."""
+    """Count the whole grid, or lesson 09's "steps", into a file, for authors; returns the exit status, 1 if a workload failed.
+
+    Raises LookupError for another `what`.
+    """
+    if what not in ("", "steps"):
+        raise error("count_record", given=what)
     options = ({} if budget_s is None else {"budget_s": budget_s}) | ({"anew": True} if anew else {})
-    if what == "steps":
+    if what:
         options["parts"] = counter_records.ladder()
     with _turn():
         path, added, missing = counter_records.record(out, log=log, told=lambda text: print(text, flush=True), **options)

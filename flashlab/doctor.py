@@ -78,6 +78,9 @@ def examine() -> list[Check]:
     gpu = runtime.gpu_found()
     on_gpu = runtime.device() == "cuda"
     triton = installed("triton")
+    printed, problem = run_smoke() if triton else ("", "")
+    if runtime.mode() == "cuda" and not gpu:
+        problem = runtime.describe()  # says what forbids the interpreter; the error of a kernel without a GPU does not
     return [
         machine.check_python(),
         machine.check_torch(torch_build()),
@@ -85,7 +88,7 @@ def examine() -> list[Check]:
         machine.check_packages(requirements(), installed),
         machine.check_gpu(gpu, login_node()),
         machine.check_driver(gpu, read("/proc/driver/nvidia/version")),
-        *([machine.check_kernels(runtime.mode(), *run_smoke())] if triton else []),
+        *([machine.check_kernels(runtime.mode(), printed, problem)] if triton else []),
         machine.check_compiler(
             os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"),
             Path(sysconfig.get_paths()["include"]) / "Python.h",

@@ -73,8 +73,8 @@ def ask_driver(load=ctypes.CDLL) -> GpuFound:
     except OSError:
         return GpuFound(False, "no NVIDIA driver was found (libcuda.so.1)")
     code = cuda.cuInit(0)
-    if code == 100 and os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        return GpuFound(False, "CUDA_VISIBLE_DEVICES hides every GPU")
+    if code == 100:
+        return GpuFound(False, _no_gpu())
     if code:
         return GpuFound(False, DRIVER_ERRORS.get(code, f"the NVIDIA driver does not start (cuInit returned {code})"))
     number, size, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
@@ -84,7 +84,7 @@ def ask_driver(load=ctypes.CDLL) -> GpuFound:
 
     version = ask("cuDriverGetVersion")
     if ask("cuDeviceGetCount") == 0:
-        return GpuFound(False, DRIVER_ERRORS[100])
+        return GpuFound(False, _no_gpu())
     device = ask("cuDeviceGet", 0)
     cuda.cuDeviceGetName(name, len(name), device)
     cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
@@ -96,6 +96,16 @@ def ask_driver(load=ctypes.CDLL) -> GpuFound:
         memory_bytes=size.value,
         **{field: ask("cuDeviceGetAttribute", attribute, device) for field, attribute in ATTRIBUTES.items()},
     )
+
+
+def _no_gpu() -> str:
+    """Why the driver sees none. It gives the same code for a number or uuid that no GPU has as for a machine without one."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return DRIVER_ERRORS[100]
+    if wanted.strip() in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
+    return f"with CUDA_VISIBLE_DEVICES={wanted.strip()} {DRIVER_ERRORS[100]}"
 
 
 def gpus(load=ctypes.CDLL) -> list[tuple[str, str]]:

@@ -52,6 +52,19 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         ValueError,
         "a tile of shape {given} was stored to {tensor} at a place of shape {needed}. Store exactly the rows you name.",
     ),
+    "slice": (
+        TypeError,
+        "{axis} of {tensor} are given as {given!r}; they must be a slice of whole numbers without a step, such as slice(0, 64), since the"
+        " {axis} of a tile lie side by side. Pass one.",
+    ),
+    "no_columns": (TypeError, "columns of {tensor} were asked for ({given!r}), but it has one number in each row. Leave cols out."),
+    "hbm_array": (
+        TypeError,
+        "{argument} is {given}; HBM here holds NumPy arrays of shape (rows,) or (rows, cols). Pass one, e.g. np.asarray({argument}), or one"
+        " head of several.",
+    ),
+    "not_held": (LookupError, "SRAM holds no {given!r}, so it cannot be released. Held now: {held}. Pass names of these."),
+    "trace_note": (ValueError, "{given} is noted before the trace has an event, and a value belongs to the event before it. Append the event first."),
     "gpu_unknown": (KeyError, "no GPU called {given!r} in flashlab.hardware. Known: {allowed}."),
     "trace_op": (ValueError, "op is {given!r}; a trace knows {allowed}."),
     "trace_json": (ValueError, "this JSON is not a trace: {why}. Make one with Trace.to_json()."),
@@ -120,6 +133,12 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "not_a_trace": (TypeError, "TileLoop shows traces, but was given {given}. Pass memory.trace, not the memory or o."),
     "passes": (ValueError, "passes is {given}; a softmax here takes 3, 2 or 1. Pass passes=3, passes=2 or passes=1."),
     "lockstep": (ValueError, "lockstep is {given!r}; programs that run together keep step by {allowed}. Pass lockstep='bytes' or leave it out."),
+    "fraction": (ValueError, "{argument} is {given!r}; it must be a number {needed}. Pass e.g. {argument}={example}."),
+    "trace_no_shape": (
+        LookupError,
+        "{given} moves bytes, but the trace has no shape of it, which a cache needs. Give it: Trace(tensors={{{given!r}: (rows, cols,"
+        " bytes of an element)}}).",
+    ),
     "trace_kernel": (
         TypeError,
         "kernel is {given}; trace runs a function under @triton.jit (a Gluon kernel has no interpreter). Pass the kernel"
@@ -135,6 +154,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         TypeError,
         "{kernel} was not given {missing}; {why}. Pass each by name, e.g. trace({kernel}, grid, ..., {example}=64).",
     ),
+    "trace_value": (TypeError, "{kernel} was given {given} for {argument}, but {needed}. Pass {instead}."),
     "trace_narrow": (
         TypeError,
         "{kernel} computes in {given} ({line}), where Triton's interpreter gives wrong numbers without saying so. Cast to"
@@ -157,6 +177,8 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "trace_watch": (LookupError, "watch names {missing}, but {kernel} and its helpers have no such local. They have {allowed}."),
     "count_target": (LookupError, "{given!r} names no kernel of a file. Pass FILE.py:kernel, e.g. flashlab count softmax.py:softmax_kernel."),
+    "count_option": (LookupError, "flashlab count {way} can do nothing with {given}, which is for flashlab count {taker}. {hint}."),
+    "count_record": (LookupError, "--record knows no {given!r}: it counts the whole grid, or steps. Pass nothing or steps; for one workload pass --measured instead."),
     "count_file": (FileNotFoundError, "there is no file {given}. Pass the path of a Python file that launches the kernel."),
     "count_none": (
         LookupError,
@@ -244,6 +266,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "steps_head_dim": (LookupError, "the steps are timed at head_dim {allowed}, not {given}. Pass one of these, or time kernels.steps.step yourself."),
     "bench_device": (LookupError, "no GPU {given!r} is here; there are: {allowed}. Pass e.g. --device cuda:0."),
     "bench_option": (LookupError, "{what} can do nothing with --{given}, which is for {takers}; it takes {allowed}. Leave --{given} out."),
+    "bench_place": (OSError, "--{option} cannot be written: {place} {why}. Pass a {needed} that you may write to."),
     "page_marks": (LookupError, "{page} has no line {mark!r}, between two of which the table goes. Put both back, as `git diff` shows them."),
     "bench_compare": (LookupError, "compare takes two files of records, and was given {given}: flashlab bench compare OLD.jsonl NEW.jsonl."),
     "bench_files": (LookupError, "{what} takes no files, and was given {given}. Results go to --out FILE; two files are for compare."),
@@ -287,6 +310,18 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         TypeError,
         "the call returned {given}; with fresh= or expected= it must return its result, a tensor or a tuple of tensors. Return it.",
     ),
+    "timed_expected": (
+        TypeError,
+        "expected() returned {given}; it must give what the call must return, a tensor or a tuple of tensors. Return it, or leave expected= out.",
+    ),
+    "timed_shapes": (
+        RuntimeError,
+        "the call returned shape {given}, and expected() gives {needed}; they must be the same, tensor for tensor. Mend the function, or what expected() gives.",
+    ),
+    "timed_device": (
+        ValueError,
+        "device is {given!r}; calls are timed on a CPU and on CUDA GPUs, here {allowed}. Pass one of these, or leave device out.",
+    ),
     "gpu_fraction": (
         ValueError,
         "FLASHLAB_GPU_FRACTION is {given!r}; it must be a number above 0 and up to 1, such as 0.25 for a quarter of the GPU's memory.",
@@ -296,6 +331,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "{device} ran out of memory: a call asked for {asked}, and {unused:.1f} of {total:.1f} GiB are free now{limit}. What the call held"
         " was freed, so you can go on: take a smaller n or batch, or del tensors you no longer need.",
     ),
+    "cpu_memory": (
+        MemoryError,
+        "the CPU ran out of memory: a call asked for {asked}. What the call held was freed, so you can go on: take a smaller n or batch,"
+        " or del tensors you no longer need.",
+    ),
     "gpu_busy": (
         TimeoutError,
         "{device} was still taken after {waited:g} s, with {ahead} before you. Try again later, wait longer (FLASHLAB_WAIT_S=900), or read"
@@ -303,6 +343,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "wait_s": (ValueError, "FLASHLAB_WAIT_S is {given!r}; it must be a number of seconds of at least 0, such as 300."),
     "peer": (LookupError, "no peer is called {given!r}; there are: {allowed}."),
+    "length_peer": (LookupError, "lab 1 does not compare {given!r}; its table has a column for each of {allowed}. Pass one or more of these."),
     "grid_head_dim": (LookupError, "the grid has no head_dim {given}; it has {allowed}."),
     "not_a_record": (ValueError, "{file}, line {line}, is not a record: {why}. Delete the line or measure again."),
     "figure_device": (LookupError, "the figure needs {needed}, of one device; there are those of {given}."),

@@ -130,9 +130,9 @@ def load(files: Iterable[Path], from_json: Callable[[str], object]) -> list:
     """Every record of these files. Raises ValueError that names the file and line of what is no record."""
     found = []
     for file in files:
-        for number, line in enumerate(file.read_text().splitlines(), 1):
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):  # bytes: a file that is no text has a wrong line, too
             try:
-                found.append(from_json(line))
+                found.append(from_json(line.decode()))
             except (ValueError, TypeError, LookupError) as why:
                 raise error("not_a_record", file=file, line=number, why=why) from None
     return found

@@ -61,9 +61,47 @@ def test_each_launch_is_traced(file, capsys):
     sys.modules.pop("beside", None)
 
 
+@pytest.mark.parametrize("end", ["sys.exit()", "sys.exit(0)", "raise SystemExit"])
+def test_a_file_that_ends_in_an_exit_without_fault_is_counted(file, capsys, end):
+    file.write_text(f"{FILE}    {end}\n")
+    assert report(f"{file}:copy_kernel") == 0
+    assert capsys.readouterr().out.startswith("copy_kernel: 4 steps in 2 programs, 40 bytes loaded")
+
+
+@pytest.mark.parametrize("end, code", [("sys.exit(3)", 3), ("sys.exit('no data')", "no data")])
+def test_a_file_that_exits_with_a_fault_ends_the_count(file, capsys, end, code):
+    path, argv = list(sys.path), list(sys.argv)
+    file.write_text(f"{FILE}    {end}\n")
+    with pytest.raises(SystemExit) as caught:
+        report(f"{file}:copy_kernel")
+    assert caught.value.code == code and capsys.readouterr().out == ""
+    assert sys.path == path and sys.argv == argv
+
+
 def test_a_kernel_without_a_load_has_one_line(file):
     (recorded,) = count(f"{file}:other_kernel")
     assert table(recorded).splitlines()[1:] == ["tensor  op     accesses  bytes  asked for", "x       store         1      4          4"]
+
+
+NAMES = f"""
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def names_kernel(x_ptr, kernel, watch, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(kernel + at, mask=at < watch, other=0.0))
+
+x = torch.ones(4, device="{runtime.device()}")
+names_kernel[(1,)](x, kernel=x, watch=3, BLOCK=4)
+"""
+
+
+def test_a_kernel_whose_parameters_are_called_as_those_of_trace(tmp_path):
+    (tmp_path / "names.py").write_text(NAMES)
+    (recorded,) = count(f"{tmp_path}/names.py:names_kernel")
+    assert recorded.bytes_by_tensor() == {("kernel", "load"): 12, ("x", "store"): 16}
 
 
 def test_a_kernel_that_is_not_launched(file):

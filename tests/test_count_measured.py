@@ -172,6 +172,46 @@ def test_recording(monkeypatch, capsys, tmp_path):
     assert asked == [(Path("x.jsonl"), Path("ncu.log"), {"budget_s": 90.0}), (None, None, {}), (None, None, {"anew": True})]
 
 
+@pytest.mark.parametrize(
+    "arguments, way, given, taker, hint",
+    [
+        (["f.py:kernel", "extra", "--n", "7"], "FILE.py:kernel", "--n", "--measured", "Leave it out, or write -- before your file's own options."),
+        (["f.py:kernel", "--head-dim", "64"], "FILE.py:kernel", "--head-dim", "--measured", "Leave it out, or write -- before your file's own options."),
+        (["f.py:kernel", "--pass", "forward"], "FILE.py:kernel", "--pass", "--measured", "Leave it out, or write -- before your file's own options."),
+        (["f.py:kernel", "--out", "F"], "FILE.py:kernel", "--out", "--record", "Leave it out, or write -- before your file's own options."),
+        (["--measured", "triton", "--out", "F"], "--measured", "--out", "--record", "Leave it out."),
+        (["--measured", "triton", "--budget", "5"], "--measured", "--budget", "--record", "Leave it out."),
+        (["--measured", "triton", "--anew"], "--measured", "--anew", "--record", "Leave it out."),
+        (["--measured", "triton", "--log", "F"], "--measured", "--log", "--record", "Leave it out."),
+        (["--measured", "triton", "two", "more"], "--measured", "two more", "FILE.py:kernel", "Leave it out."),
+        (["--record", "--n", "1024"], "--record", "--n", "--measured", "Leave it out."),
+        (["--measured", "--record", "--causal"], "--record", "--causal", "--measured", "Leave it out."),
+        (["--record", "steps", "more"], "--record", "more", "FILE.py:kernel", "Leave it out."),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(monkeypatch, capsys, arguments, way, given, taker, hint):
+    monkeypatch.setattr(count_measured, "count_many", lambda requests: pytest.fail("it counts"))
+    monkeypatch.setattr(counter_records, "record", lambda *_, **__: pytest.fail("it records"))
+    assert cli.main(["count", *arguments]) == 2
+    assert capsys.readouterr().err == f"flashlab: flashlab count {way} can do nothing with {given}, which is for flashlab count {taker}. {hint}\n"
+
+
+@pytest.mark.parametrize("given", ["stpes", "triton"])
+def test_what_is_recorded_is_the_grid_or_the_steps(monkeypatch, capsys, given):
+    monkeypatch.setattr(counter_records, "record", lambda *_, **__: pytest.fail("it records"))
+    assert cli.main(["count", "--record", given]) == 2
+    assert capsys.readouterr().err == (
+        f"flashlab: --record knows no {given!r}: it counts the whole grid, or steps. Pass nothing or steps; for one workload pass --measured instead.\n"
+    )
+
+
+def test_after_two_dashes_options_are_the_file_s_own(monkeypatch):
+    asked = []
+    monkeypatch.setattr("flashlab.count.report", lambda *given: asked.append(given) or 0)
+    assert cli.main(["count", "f.py:kernel", "extra"]) == cli.main(["count", "f.py:kernel", "--", "--n", "7", "--record"]) == 0
+    assert asked == [("f.py:kernel", ["extra"]), ("f.py:kernel", ["--n", "7", "--record"])]
+
+
 def test_without_measured_it_traces_as_before(capsys):
     assert cli.main(["count", "softmax.py"]) == 2
     assert "'softmax.py' names no kernel of a file. Pass FILE.py:kernel" in capsys.readouterr().err

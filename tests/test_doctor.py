@@ -9,6 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from flashlab import doctor
+from flashlab.driver import GpuFound
 from flashlab.machine import Check
 
 CHECKS = [
@@ -51,6 +52,18 @@ def test_report_looks_at_this_machine(monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1] == "The lessons cannot run yet. Mend first: torch, Packages."
     assert [line.split()[1] for line in printed if line.startswith("FAIL")] == ["torch", "Packages"]
+
+
+def test_a_forbidden_interpreter_is_named_where_kernels_fail_for_it(monkeypatch):
+    gpu = GpuFound(False, "the NVIDIA driver sees no GPU")
+    monkeypatch.setattr(doctor.runtime, "gpu_found", lambda: gpu)
+    monkeypatch.setattr(doctor.runtime, "has_triton", lambda: True)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(doctor, "run_smoke", lambda: ("", "RuntimeError: 0 active drivers ([]). There should only be one."))
+    monkeypatch.setattr(doctor, "installed", lambda package: "3.6.0")
+    (kernels,) = [check for check in doctor.examine() if check.what == "Triton kernels"]
+    do = "No GPU: the NVIDIA driver sees no GPU; TRITON_INTERPRET=0 forbids the interpreter, so unset it."
+    assert kernels == Check("Triton kernels", "do not run on a CUDA GPU", "fail", do)
 
 
 def test_without_triton_no_kernel_is_tried(monkeypatch):

@@ -86,6 +86,13 @@ def test_a_hidden_gpu_is_not_called_missing(hidden, monkeypatch):
     assert ask_driver(lambda name: PlayedDriver(init=100)).reason == "CUDA_VISIBLE_DEVICES hides every GPU"
 
 
+@pytest.mark.parametrize("wanted", ["7", "GPU-deadbeef", "NoDevFiles", "0"])
+@pytest.mark.parametrize("played", [PlayedDriver(init=100), PlayedDriver(count=0)], ids=["cuInit", "count"])
+def test_a_variable_that_leaves_no_gpu_is_named(wanted, played, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f" {wanted}")
+    assert ask_driver(lambda name: played).reason == f"with CUDA_VISIBLE_DEVICES={wanted} the NVIDIA driver sees no GPU"
+
+
 # -- several GPUs -------------------------------------------------------------------------------------------------------------
 class PlayedDriverOfMany(PlayedDriver):
     """GPUs of these names; the n-th has n in each byte of its uuid."""

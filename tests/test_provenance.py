@@ -70,6 +70,13 @@ def test_lines_go_to_the_end_and_a_wrong_one_is_named(tmp_path):
         provenance.load([path], int)
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "image.jsonl"
+    path.write_bytes(b"12\n\x89PNG\r\n\x1a\n")
+    with pytest.raises(ERRORS["not_a_record"][0], match=r"image\.jsonl, line 2, is not a record: 'utf-8' codec can't decode byte 0x89"):
+        provenance.load([path], int)
+
+
 @pytest.mark.parametrize("cut", ["x", "12\nx", "12\n{34"])
 def test_a_line_that_was_cut_spoils_no_other(tmp_path, cut):
     path = tmp_path / "cut.jsonl"

@@ -7,7 +7,7 @@
     flashlab bench lengths --figures figures/          lab 1: math, flash and ours against the length, batch 1, 4 and 16
     flashlab bench compare OLD.jsonl NEW.jsonl         what got faster or slower beyond the noise
 
-Without a GPU, or where it stays taken, the recorded results are shown and said to be.
+Without a GPU, or where it stays taken, the recorded results are shown and said to be: those that --peers and --head-dim ask for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from flashlab.bench import ceilings, length_lab, lengths, peers, records, steps,
 from flashlab.bench.compare import comparison
 from flashlab.bench.derived import write_csv
 from flashlab.bench.instructor_page import fill
+from flashlab.bench.outputs import check_outputs
 from flashlab.bench.peers import PASSES, PEERS
 from flashlab.bench.records import TOKENS, Record
 from flashlab.bench.report import growth_table, report, shares
@@ -56,7 +57,7 @@ def bench(
     figures: Path | None = None,
     page: Path | None = None,
 ) -> int:
-    """Run one `flashlab bench`; returns the exit status, 1 if a peer failed or, for compare, if a cell got slower."""
+    """Run one `flashlab bench`; returns the exit status, 1 if a peer failed or, for compare, if a cell got slower or none is in both."""
     given = {"quick": quick, "out": out, "peers": names, "head-dim": head_dims, "device": device, "part": part != "1/1", "resume": resume, "csv": csv, "figures": figures, "page": page}
     for option in [option for option, value in given.items() if value and option not in TAKES[what]]:
         takers = ", ".join(one for one in TAKES if option in TAKES[one])
@@ -65,13 +66,22 @@ def bench(
         return _compare(files)
     if files:
         raise error("bench_files", what=what, given=" ".join(map(str, files)))
+    check_outputs(out, csv, figures, page)
     if what == "steps":
         return steps.run(out, device=device if runtime.device() == "cpu" else _checked(device or runtime.device()))
+    runs, chosen = _runs(what, quick, names, head_dims, part)  # before anything else: what was asked for may be wrong
+
+    def asked(one: Record) -> bool:
+        """Of lab 1's table no kernel can be left out."""
+        return what == "lengths" or ((not names or one.kernel in names) and (not head_dims or one.head_dim in head_dims))
+
     if runtime.device() == "cpu":
-        return _show_recorded(what, out, csv, figures, page, runtime.describe() + " Nothing was timed; these results were recorded before.")
+        idle = ["quick", "device", "part", "resume"] + ["peers"] * (what == "lengths")
+        unused = ", ".join(f"--{option}" for option in idle if given[option])
+        why = f"{runtime.describe()} Nothing was timed{unused and f', so {unused} changed nothing'}; these results were recorded before."
+        return _show_recorded(what, out, asked, csv, figures, page, why)
     device = _checked(device or runtime.device())
     path = out or records.own_file(records.path_for(device_name(device)))
-    runs, chosen = _runs(what, quick, names, head_dims, part)
     print(runtime.describe() if device == "cuda" else f"GPU: {device_name(device)} ({device}).")
     taken, missing, added = [], [], []
     try:
@@ -91,7 +101,7 @@ def bench(
             _follow(results, len(problems), len(chosen), taken, missing, lambda one: one in done or (records.append(one, path), added.append(one)))
     except TimeoutError as busy:
         print(f"{busy}\n{len(added)} records were added to {path} before that.")
-        return _show_recorded(what, None, csv, figures, page, "Recorded results instead:")
+        return _show_recorded(what, None, asked, csv, figures, page, "Recorded results instead:")
     except KeyboardInterrupt:
         print(f"\nInterrupted; {len(added)} records are in {path}. The same command with --resume goes on.")
         raise
@@ -99,8 +109,9 @@ def bench(
         cells = [one.problem for one in missing if (one.kernel, one.pass_, one.why) == (kernel, pass_, why)]
         total = sum(len(problems) for name, problems in runs if name == pass_)
         print(f"not timed: {kernel} {pass_}, {len(cells)} of {total} cells, first {_name(cells[0])}: {why}")
-    _show(taken, what, csv, figures, page, ceiling)
-    print(f"\n{len(added)} records were added to {path}")
+    print(f"{len(added)} records were added to {path}")  # before they are shown: whatever happens there, they are kept
+    run = lengths.Run("measured", device_name(device), (*taken, *missing)) if what == "lengths" else None
+    _show(taken, what, csv, figures, page, {ceiling.device: ceiling}, run)
     return int(any(one.failed for one in missing))
 
 
@@ -110,6 +121,7 @@ def _runs(what: str, quick: bool, names, head_dims, part: str) -> tuple[list[tup
         problems = sweep.growth_problems([n for n in GROWTH if n <= TOKENS or not quick])
         return [(pass_, _share(problems, part)) for pass_ in PASSES], peers.find(names or ("triton",))
     if what == "lengths":
+        lengths.check_names(names or ())
         problems = lengths.problems(ns=QUICK_LENGTHS) if quick else [*lengths.problems(), *lengths.decode_problems()]
         return [("forward", _share(problems, part))], peers.find(names or lengths.NAMES)
     chosen = peers.find(names or (QUICK_PEERS if quick else PEERS))
@@ -171,46 +183,57 @@ def _name(one: Record | Missing | AttentionProblem) -> str:
 def _compare(files: Sequence[Path]) -> int:
     if len(files) != 2:
         raise error("bench_compare", given=len(files))
-    text, slower = comparison(*map(records.load, files))
+    text, status = comparison(*map(records.load, files))
     print(text)
-    return int(slower > 0)
+    return status
 
 
-def _show_recorded(what: str, out: Path | None, csv: Path | None, figures: Path | None, page: Path | None, why: str) -> int:
-    found = records.load(out)
+def _show_recorded(
+    what: str, out: Path | None, asked: Callable[[Record], bool], csv: Path | None, figures: Path | None, page: Path | None, why: str
+) -> int:
+    """What is recorded, in `out` or anywhere, of what was `asked` for. Raises RuntimeError where that is nothing and no GPU is here."""
+    there = records.load(out) if out is None or out.exists() else []
+    found = [one for one in there if asked(one)]
     if not found:
-        runtime.need_gpu("flashlab bench")
+        runtime.need_gpu("flashlab bench of what is not recorded" if there else f"flashlab bench, to fill {out}," if out else "flashlab bench")
     print(why)
-    _show(found, what, csv, figures, page, ceilings.kept(found[0].device) if found else None)
+    known = [ceilings.kept(device) for device in dict.fromkeys(one.device for one in found)]
+    _show(found, what, csv, figures, page, {one.device: one for one in known if one})
     return 0
 
 
-def _show(found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, ceiling: ceilings.Ceilings | None) -> None:
+def _show(
+    found: list[Record], what: str, csv: Path | None, figures: Path | None, page: Path | None, known: dict[str, ceilings.Ceilings], run: lengths.Run | None = None
+) -> None:
+    """Everything that was asked for, of all devices; `known` are their ceilings.
+
+    `run` is what lengths has just measured, with why cells are missing: records alone do not tell out of memory from not tried.
+    """
     mine = _about(what, found)
     if what == "lengths":
-        texts = [length_lab.report(found)]
+        texts = [length_lab.table(run) if run else length_lab.report(found)]
     elif what == "growth":
         texts = [growth_table(found, pass_) for pass_ in PASSES]
     else:
-        texts = [report(found, what), shares([one for one in mine if records.is_ours(one.kernel)], ceiling)]
-    print("", *texts, sep="\n\n")
+        texts = [report(found, what), shares([one for one in mine if records.is_ours(one.kernel)], known)]
+    print("", *filter(None, texts), sep="\n\n")
     if csv:
-        write_csv(mine, csv, ceiling)
+        write_csv(mine, csv, known)
         print(f"\n{len(mine)} lines were written to {csv}")
     if page:
-        fill(page, found)
+        fill(page, [*records.load(), *found])  # the kept ones too: the page has rows of other GPUs, and of cells not timed this time
         print(f"\nthe table of {page} was filled")
     if figures:
         from flashlab.bench.gallery import draw_all  # not at the top: matplotlib is slow to load
 
-        for path in draw_all(mine, what, figures, ceiling):
+        for path in draw_all(mine, what, figures, known, run):
             print(f"drawn: {path}")
 
 
 def _about(what: str, found: list[Record]) -> list[Record]:
-    """The newest records of that grid alone: a file holds those of all."""
+    """The records of that grid alone that its tables show: a file holds those of all."""
     if what == "lengths":
-        return records.latest(lengths.on_grid(found))
+        return lengths.chosen(found)
     if what == "growth":
         devices = dict.fromkeys(one.device for one in found)
         lines = [records.growing([one for one in found if one.device == device], pass_) for device in devices for pass_ in PASSES]

@@ -87,12 +87,13 @@ def impossible(one: Record) -> str | None:
     return f"impossible: {rate:,.0f} {what}, but {bound.gpu.product} does at most {most:,.0f}; it did not do the work, or not in this time"
 
 
-def write_csv(records: Iterable[Record], path: Path, ceilings: Ceilings | None = None) -> None:
-    """One line for each record: its fields, what is derived from it, and whether it is stale."""
+def write_csv(records: Iterable[Record], path: Path, ceilings: dict[str, Ceilings] | None = None) -> None:
+    """One line for each record: its fields, what is derived from it with {device: ceilings}, and whether it is stale."""
     names = [field.name for field in fields(Record)] + [field.name for field in fields(Derived)]
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         lines = csv.DictWriter(file, [name.rstrip("_") for name in names] + ["stale"])
         lines.writeheader()
         for one in records:
-            values = asdict(one) | asdict(derive(one, ceilings)) | {"stale": stale(one)}
+            values = asdict(one) | asdict(derive(one, (ceilings or {}).get(one.device))) | {"stale": stale(one)}
             lines.writerow({name.rstrip("_"): value for name, value in values.items()})

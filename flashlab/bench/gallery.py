@@ -15,13 +15,17 @@ from flashlab.bench.records import Record
 from flashlab.bench.three_ways_figure import recorded_bytes
 
 
-def draw_all(records: Iterable[Record], what: str, folder: Path, ceilings: Ceilings | None = None) -> list[Path]:
-    """Draw what the records allow, device by device; returns the files. What they do not allow is said and left out."""
+def draw_all(
+    records: Iterable[Record], what: str, folder: Path, ceilings: dict[str, Ceilings] | None = None, run: lengths.Run | None = None
+) -> list[Path]:
+    """Draw what the records allow, device by device, each with its own of {device: ceilings}; returns the files. What they do not
+    allow is said and left out. `run` is what was just measured of lengths, whose missing cells no record tells.
+    """
     records, drawn = list(records), []
     folder.mkdir(parents=True, exist_ok=True)
     for device in dict.fromkeys(one.device for one in records):
         here = [one for one in records if one.device == device]
-        for name, draw in _figures(here, what, ceilings):
+        for name, draw in _figures(here, what, (ceilings or {}).get(device), run):
             path = folder / f"{device.lower().replace(' ', '-')}-{name}.png"
             try:
                 draw().savefig(path, dpi=110, facecolor="white")
@@ -32,14 +36,14 @@ def draw_all(records: Iterable[Record], what: str, folder: Path, ceilings: Ceili
     return drawn
 
 
-def _figures(records: list[Record], what: str, ceilings: Ceilings | None):
+def _figures(records: list[Record], what: str, ceilings: Ceilings | None, run: lengths.Run | None):
     """(name, what draws it) of each figure that a command is about."""
     if what == "growth":
         for pass_ in PASSES:
             yield f"{pass_}-growth", lambda pass_=pass_: growth_against_n(records, pass_)
         return
     if what == "lengths":
-        run = lengths.recorded(records)
+        run = run or lengths.recorded(records)
         if run:
             yield "lengths-speedup", lambda: speedup_against_length(run)
             yield "lengths-time", lambda: time_against_length(run)

@@ -103,20 +103,32 @@ class Witness:
         self.last()
 
     def last(self) -> None:
-        """Raises RuntimeError where the newest result is not `expected`."""
+        """Raises RuntimeError where the newest result is not `expected`, TypeError where that gives no tensor."""
         if self.expected is None:
             return
-        off = max(_distance(a, b) for a, b in zip(tensors(self.result), tensors(self.expected()), strict=True))
+        right = self.expected()
+        given, needed = tensors(self.result), _tensors(right)
+        if not needed:
+            raise error("timed_expected", given=type(right).__name__)
+        shapes = [", ".join(str(tuple(x.shape)) for x in found) for found in (given, needed)]
+        if shapes[0] != shapes[1]:  # never broadcast: one row, right as it is, is not a whole result
+            raise error("timed_shapes", given=shapes[0], needed=shapes[1])
+        off = max(_distance(a, b) for a, b in zip(given, needed))
         if not off <= WRONG_BEYOND:
             raise error("timed_wrong", given=off, most=WRONG_BEYOND)
 
 
 def tensors(result: object) -> list[torch.Tensor]:
     """The tensors of a result, which is one or a tuple of them. Raises TypeError for anything else: there is nothing to look at."""
-    found = list(result) if isinstance(result, (tuple, list)) else [result]
-    if not found or not all(isinstance(one, torch.Tensor) for one in found):
+    found = _tensors(result)
+    if not found:
         raise error("timed_nothing", given=type(result).__name__)
     return found
+
+
+def _tensors(result: object) -> list[torch.Tensor]:
+    found = list(result) if isinstance(result, (tuple, list)) else [result]
+    return found if all(isinstance(one, torch.Tensor) for one in found) else []
 
 
 def fingerprint(result: object) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
     flashlab bench lengths --page notebooks/labs/lab1_speedup_vs_length.md
 
-Without a GPU it writes what is recorded; with one, what that GPU gives now. A test holds the page to the records.
+It writes what is recorded; with a GPU, what that GPU gives now as well. A test holds the page to the records.
 """
 
 from __future__ import annotations
@@ -31,11 +31,17 @@ def page_table(found: Iterable[Record]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (HEADINGS, ("---",) * len(HEADINGS), *rows))
 
 
-def fill(page: Path, found: Iterable[Record]) -> None:
-    """Put the table between the page's two marks. Raises LookupError where they are not there."""
-    parts = page.read_text(encoding="utf-8").split(MARK)
+def around(page: Path) -> list[str]:
+    """The page's text, parted at its two marks. Raises LookupError where they are not there."""
+    parts = page.read_text(encoding="utf-8").split(MARK) if page.is_file() else []
     if len(parts) != 3:
         raise error("page_marks", page=page, mark=MARK)
+    return parts
+
+
+def fill(page: Path, found: Iterable[Record]) -> None:
+    """Put the table between the page's two marks. Raises LookupError where they are not there."""
+    parts = around(page)
     page.write_text(f"{parts[0]}{MARK}\n{page_table(found)}\n{MARK}{parts[2]}", encoding="utf-8")
 
 

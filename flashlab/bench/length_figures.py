@@ -90,12 +90,13 @@ def memory_against_length(run: Run | None = None) -> Figure:
 # -- in words -------------------------------------------------------------------------------------------------------------
 def speedup_in_words(run: Run) -> str:
     """The finding of speedup_against_length in a sentence."""
-    parts = []
-    for batch in STYLES:
-        line = _ratios(run, FLASH).get(batch)
-        if line:
-            parts.append(f"{line[min(line)]:.1f} × at n = {min(line):,} and {line[max(line)]:.1f} × at n = {max(line):,} with batch {batch}")
-    return f"On {run.device} SDPA's flash is faster than its math by {'; '.join(parts)}." if parts else f"On {run.device} there is no speed-up to show."
+    ends = {batch: {n: line[n] for n in (min(line), max(line))} for batch, line in _ratios(run, FLASH).items()}
+    if not ends:
+        return f"On {run.device} there is no speed-up to show."
+    said = lambda ratio: f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2g}"  # noqa: E731, 0.04 is not 0.0, and 0.97 no 1.0
+    text = "; ".join(" and ".join(f"{said(ratio)} × at n = {n:,}" for n, ratio in pair.items()) + f" with batch {b}" for b, pair in ends.items())
+    faster = min(ratio for pair in ends.values() for ratio in pair.values()) >= 1
+    return f"On {run.device} SDPA's flash is {f'faster than its math by {text}' if faster else text.replace('×', '× as fast as its math', 1)}."
 
 
 def time_in_words(run: Run) -> str:

@@ -44,13 +44,17 @@ def with_recorded(here: Run) -> list[Run]:
     return [run for run in (here, beside) if run and any(isinstance(one, Record) for one in run.cells)]
 
 
-def side_by_side(runs: Iterable[Run], n: int, batch: int = 1, **which: object) -> dict[str, float | str]:
-    """{"measured on …": speed-up} of each run, for a prediction's reveal(); a word where there is none. `n` None: the single query."""
+def side_by_side(runs: Iterable[Run], n: int | None, batch: int = 1, **which: object) -> dict[str, float | str]:
+    """{"measured on …": speed-up} of each run, for a prediction's reveal(); a word where there is none. `n` None: the single query.
+
+    Raises LookupError for a kernel that is none of lengths.NAMES.
+    """
     found: dict[str, float | str] = {}
     for run in runs:
-        keys = n or run.decoded()
-        value = run.speedup(keys, batch, queries=None if n else 1, **which) if keys else None
-        fits = not too_large(run.cell(which.get("over", MATH), keys, batch)) if keys else True
+        keys, queries = n or run.decoded() or 0, None if n else 1
+        value = run.speedup(keys, batch, queries=queries, **which)
+        names = (which.get("kernel", FLASH), which.get("over", MATH))
+        fits = not any(too_large(run.cell(name, keys, batch, queries=queries)) for name in names)
         found[f"{run.how} on {run.device}" + ("" if n or not keys else f", {keys:,} keys")] = value or ("not timed" if fits else "does not fit")
     return found
 

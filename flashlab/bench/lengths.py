@@ -16,6 +16,7 @@ from flashlab.bench import records
 from flashlab.bench.derived import known_gpu
 from flashlab.bench.records import Record, key_of
 from flashlab.bench.sweep import LENGTHS, Missing
+from flashlab.errors import error
 from flashlab.problem import AttentionProblem
 
 MATH, FLASH, OURS = NAMES = ("sdpa-math", "sdpa-flash", "triton")
@@ -25,9 +26,10 @@ CPU_HEADS, CPU_CACHED_KEYS, CPU_MOST_SCORES = 2, 2048, 4096**2  # the last: of o
 BUDGET_MS, CPU_BUDGET_MS = 30, 100  # a cell; the whole grid is under a minute of an H200
 COMMAND = "flashlab bench lengths"
 
-# What SDPA math held at its peak beyond inputs and result, within 0.02 % in every bfloat16 cell without a mask recorded on an
-# H200 (torch 2.11): nine bytes a score, fourteen an element of q; it computes in float32. Flash and ours: one float32 a row, lse.
-# (Where flash has few tiles of queries it splits the keys, too, and keeps each part's o and lse: there it holds more.)
+# What SDPA math held at its peak beyond inputs and result, within 0.02 % in every bfloat16 cell without a mask and with n_q = n_k
+# recorded on an H200 (torch 2.11): nine bytes a score, fourteen an element of q; it computes in float32. (For a single query it held
+# 85 times that, twelve bytes an element of k.) Flash and ours: one float32 a row, lse. (Where flash has few tiles of queries it
+# splits the keys, too, and keeps each part's o and lse: there it holds more.)
 MATH_BYTES_A_SCORE, MATH_BYTES_AN_ELEMENT, LSE_BYTES = 9, 14, 4
 
 
@@ -79,7 +81,8 @@ class Run:
         return f"{self.how} on {self.device}, {' and '.join(dates) or 'nothing timed'}"
 
     def cell(self, kernel: str, n: int, batch: int, *, queries: int | None = None) -> Record | Missing | None:
-        """One cell; `queries` is n where not given. None where it was not asked for."""
+        """One cell; `queries` is n where not given. None where it was not asked for. Raises LookupError for a kernel that is none of NAMES."""
+        check_names([kernel])
         wanted = (kernel, batch, queries or n, n)
         return next((one for one in self.cells if (one.kernel, *sizes(one)) == wanted), None)
 
@@ -109,21 +112,49 @@ def too_large(one: Record | Missing | None) -> bool:
     return isinstance(one, Missing) and "out of memory" in one.why
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Raises LookupError for a name that is none of NAMES, other peers' included."""
+    for name in names:
+        if name not in NAMES:
+            raise error("length_peer", given=name, allowed=", ".join(NAMES))
+
+
 def on_grid(found: Iterable[Record]) -> list[Record]:
-    """Those of this lab's grid."""
+    """Those of this lab's grid and kernels."""
     wanted = {key_of("forward", p) for p in [*problems(), *decode_problems()]}
-    return [one for one in found if one.problem in wanted]
+    return [one for one in found if one.problem in wanted and one.kernel in NAMES]
+
+
+def chosen(found: Iterable[Record]) -> list[Record]:
+    """A record of each kernel, problem and device: of the run that timed most kernels there, and of such runs the newest.
+
+    A ratio never spans two runs, so one kernel timed again alone must not take the place of a record with others beside it.
+    What that run lacks is from the next best.
+    """
+    found = on_grid(found)
+    runs: dict[tuple, dict[str, Record]] = {}
+    for one in found:
+        runs.setdefault((one.device, one.problem, one.date), {})[one.kernel] = one
+    best: dict[tuple, dict[str, Record]] = {(one.device, one.problem): {} for one in found}  # in the order of the file
+    for (device, problem, _), run in sorted(runs.items(), key=lambda item: (len(item[1]), item[0][2])):
+        best[device, problem].update(run)
+    return [one for cell in best.values() for one in cell.values()]
 
 
 def recorded(found: Iterable[Record] | None = None, device: str | None = None) -> Run | None:
-    """The newest records of the grid, of `device` or of the one recorded last; None, and a line that says so, where there are none."""
+    """The chosen records of the grid, of `device` or of the one recorded last; None, and a line that says so, where there are none."""
     asked = [*problems(), *decode_problems()]
-    mine = [one for one in on_grid(records.load() if found is None else found) if one.kernel in NAMES and device in (None, one.device)]
+    all_ = on_grid(records.load() if found is None else found)
+    mine = [one for one in all_ if device in (None, one.device)]
     if not mine:
-        print(f"This grid has not been recorded on a GPU yet: `{COMMAND}` on a CUDA GPU does it.")
+        others = ", ".join(sorted({one.device for one in all_}))
+        if others:
+            print(f"This grid has not been recorded on {device!r}, only on {others}: pass such a name, or `{COMMAND}` there does it.")
+        else:
+            print(f"This grid has not been recorded on a GPU yet: `{COMMAND}` on a CUDA GPU does it.")
         return None
     device = max(mine, key=lambda one: one.date).device
-    kept = {(one.kernel, one.problem): one for one in records.latest(mine) if one.device == device}
+    kept = {(one.kernel, one.problem): one for one in chosen(mine) if one.device == device}
     cells = (kept.get((kernel, key_of("forward", p))) or _absent(kernel, p, device) for p in asked for kernel in NAMES)
     return Run("recorded", device, tuple(cells))
 

@@ -19,6 +19,7 @@ import torch
 from flashlab.errors import error
 
 VARIABLE = "FLASHLAB_GPU_FRACTION"
+CPU_FULL = "DefaultCPUAllocator"  # in torch's words; on a CPU it has no exception of its own for this
 
 
 def fraction() -> float | None:
@@ -50,10 +51,25 @@ def free(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+def ran_out(fault: BaseException) -> bool:
+    """Whether torch says with this that memory did not suffice, a GPU's or the CPU's."""
+    return isinstance(fault, torch.OutOfMemoryError) or (isinstance(fault, RuntimeError) and CPU_FULL in str(fault))
+
+
 def asked_for(fault: BaseException) -> str:
-    """How much a call that ran out of memory wanted, in torch's words; "an unknown amount" where they do not say."""
-    found = re.search(r"Tried to allocate ([\d.]+ \w+)", str(fault))
-    return found[1] if found else "an unknown amount"
+    """How much a call that ran out of memory wanted, as torch says it, a CPU's bytes in GiB or MiB; "an unknown amount" where it does not say.
+
+    >>> asked_for(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3221225472 bytes."))
+    '3.00 GiB'
+    """
+    found = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", str(fault))
+    if not found:
+        return "an unknown amount"
+    number, unit = found.groups()
+    if unit != "bytes":
+        return f"{number} {unit}"
+    size, unit = (2**30, "GiB") if float(number) >= 2**30 else (2**20, "MiB")
+    return f"{float(number) / size:,.2f} {unit}"
 
 
 @contextmanager
@@ -66,12 +82,17 @@ def out_of_memory_explained(device: str) -> Iterator[None]:
     try:
         yield
         return
-    except torch.OutOfMemoryError as fault:
-        asked = asked_for(fault)
+    except RuntimeError as fault:
+        if not ran_out(fault):
+            raise
+        # A call that is timed on a GPU may fill the CPU's memory, too: the fault says which it was, and a CPU's has no cap.
+        asked, on_gpu = asked_for(fault), torch.device(device).type == "cuda" and isinstance(fault, torch.OutOfMemoryError)
         traceback.clear_frames(fault.__traceback__)
         fault.__traceback__ = None
     free(device)
-    unused, total = torch.cuda.mem_get_info(device) if torch.device(device).type == "cuda" else (0, 0)
+    if not on_gpu:
+        raise error("cpu_memory", asked=asked)
+    unused, total = torch.cuda.mem_get_info(device)
     share = fraction()
     limit = f"; {VARIABLE} lets this process hold {share:.0%} of it" if share is not None else ""
     raise error("gpu_memory", device=device, asked=asked, unused=unused / 2**30, total=total / 2**30, limit=limit)

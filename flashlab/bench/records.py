@@ -7,6 +7,7 @@ of torch, stands for their code. Records of one run share a date, and only those
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -23,6 +24,7 @@ RECORDED = Path(__file__).parent / "recorded"
 TOKENS = 16384  # batch · n
 WIDTH = 2048  # heads · head_dim
 OPTIONAL = {"package", "budget_ms"}  # of a record's fields
+JSON = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float), "None": (type(None),)}  # what each kind of a field may be
 BACKWARD_FLOPS = 2.5  # of the forward's: five matrix products instead of two; a kernel that repeats one gets no credit for it
 
 
@@ -70,12 +72,21 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str) -> Record:
-        """Raises ValueError for a line that is not such an object, or has other fields."""
+        """Raises ValueError for a line that is not such an object, has other fields, or what no clock could have told in one of them."""
         given = json.loads(line)
         known = {field.name.rstrip("_"): field.name for field in fields(cls)}
         if not isinstance(given, dict) or set(given) | OPTIONAL != set(known):
             wrong = sorted((set(given) | OPTIONAL) ^ set(known)) if isinstance(given, dict) else [type(given).__name__]
             raise ValueError(f"missing or unknown: {', '.join(wrong)}")
+        for field in fields(cls):
+            name, kinds = field.name.rstrip("_"), field.type.split(" | ")
+            if name in given and type(given[name]) not in [kind for one in kinds for kind in JSON[one]]:
+                raise ValueError(f"{name} is {given[name]!r}, which is no {' or '.join(kinds)}")
+        for name in ("time_ms", "p20_ms", "p80_ms", "tflops"):
+            if not 0 < given[name] < math.inf:
+                raise ValueError(f"{name} is {given[name]}, which is no number above 0")
+        if given["pass"] not in SOURCES:
+            raise ValueError(f"pass is {given['pass']!r}, which is none of {', '.join(SOURCES)}")
         return cls(**{known[name]: value for name, value in given.items()})
 
 
@@ -152,13 +163,17 @@ def on_grid(records: Iterable[Record]) -> list[Record]:
 
 
 def growing(records: Iterable[Record], pass_: str, *, head_dim: int = 128, heads: int = 16, causal: bool = False) -> dict[str, list[Record]]:
-    """{kernel: its newest records of one sequence, in the order of n}, those kernels that were timed at two lengths or more."""
+    """{kernel: its records of one sequence, in the order of n}, those kernels that were timed at two lengths or more.
+
+    Of each kernel the run with the most lengths, of several the newest: a factor between two lines never spans two runs.
+    """
     wanted = (pass_, 1, heads, head_dim, causal)
-    found: dict[str, list[Record]] = {}
-    for one in sorted(latest(records), key=lambda one: one.n_q):
+    runs: dict[str, dict[str, dict[int, Record]]] = {}
+    for one in records:
         if (one.pass_, one.batch, one.heads, one.head_dim, one.causal) == wanted and one.n_q == one.n_k and one.extra_bytes is not None:
-            found.setdefault(one.kernel, []).append(one)
-    return {kernel: line for kernel, line in found.items() if len(line) > 1}
+            runs.setdefault(one.kernel, {}).setdefault(one.date, {})[one.n_q] = one
+    fullest = {kernel: max(dates.items(), key=lambda run: (len(run[1]), run[0]))[1] for kernel, dates in runs.items()}
+    return {kernel: [run[n] for n in sorted(run)] for kernel, run in fullest.items() if len(run) > 1}
 
 
 def latest(records: Iterable[Record]) -> list[Record]:

@@ -78,30 +78,43 @@ def table(records: Iterable[Record]) -> str:
 
 
 def growth_table(records: Iterable[Record], pass_: str) -> str:
-    """Time and extra memory of one growing sequence, each beside its factor over the line before: 4 is n², 2 is n."""
+    """Time and extra memory of one growing sequence, each beside its factor for twice the n of the line before: 4 is n², 2 is n.
+
+    Where a line's n is not twice that (a part of the grid, a length not timed), the factor is that of each doubling.
+    """
     parts = []
     records = list(records)
     for device in dict.fromkeys(one.device for one in records):
         lines = store.growing((one for one in records if one.device == device), pass_)
-        rows = [("kernel", "n", "time (ms)", "factor", "extra memory (bytes)", "factor")]
+        rows, uneven = [("kernel", "n", "time (ms)", "factor", "extra memory (bytes)", "factor")], False
         for kernel, line in lines.items():
             for before, one in zip([None, *line], line):
-                time = f"{one.time_ms / before.time_ms:.2f}" if before else ""
-                memory = f"{one.extra_bytes / before.extra_bytes:.2f}" if before and before.extra_bytes else ""
+                doublings = math.log2(one.n_q / before.n_q) if before else 0
+                time = f"{(one.time_ms / before.time_ms) ** (1 / doublings):.2f}" if doublings else ""
+                memory = f"{(one.extra_bytes / before.extra_bytes) ** (1 / doublings):.2f}" if doublings and before.extra_bytes else ""
+                uneven |= doublings not in (0, 1)
                 name = kernel + "*" * store.stale(one)
                 rows.append((name, f"{one.n_q:,}", f"{one.time_ms:,.3f}", time, f"{one.extra_bytes:,}", memory))
         if len(rows) > 1:
             some = next(iter(lines.values()))[0]
             title = f"{pass_}, one sequence of n, {some.heads} heads, head_dim {some.head_dim}, {device}, recorded on {some.date[:10]}"
-            parts.append(f"{title}\n{columns(rows, left=1)}")
+            parts.append(f"{title}\n{columns(rows, left=1)}" + "\nfactor: of each doubling of n, where n is not twice that of the line before" * uneven)
             parts += [STALE] * any(store.stale(one) for line in lines.values() for one in line)
     return "\n\n".join(parts) or f"{pass_}: no growing sequence recorded."
 
 
-def shares(records: Iterable[Record], ceilings: Ceilings | None = None) -> str:
-    """How near each cell came to what is possible: the roofline of the data sheet and the measured ceilings; noise is marked."""
+def shares(records: Iterable[Record], ceilings: dict[str, Ceilings] | None = None) -> str:
+    """How near each cell came to what is possible, device by device: the data sheet's roofline, {device: measured ceilings}; noise is marked."""
+    records = store.latest(records)
+    return "\n\n".join(
+        f"{device}, beside what is possible there\n{_shares([one for one in records if one.device == device], (ceilings or {}).get(device))}"
+        for device in dict.fromkeys(one.device for one in records)
+    )
+
+
+def _shares(records: list[Record], ceilings: Ceilings | None) -> str:
     rows = [("kernel", "mask", "head_dim", "n", "ms", "TFLOP/s", "GB/s", "of roofline", "of matmul", "of copy", "peak GiB", "spread")]
-    for one in store.latest(records):
+    for one in records:
         found = derive(one, ceilings)
         percents = (_percent(found.roofline_share), _percent(found.matmul_share), _percent(found.copy_share))
         peak = "-" if found.peak_bytes is None else f"{found.peak_bytes / 2**30:.2f}"
@@ -149,8 +162,10 @@ def _against(mean: Mean | None, goal: float | None) -> str:
     """One cell: the mean, what is unusual about it, and the goal with its outcome."""
     if mean is None:
         return "-"
-    near = goal is not None and mean.ratio < goal <= round(mean.ratio, 2)  # two digits would hide the miss
-    text = f"{mean.ratio:.{2 + near}f}" + "*" * mean.stale
+    digits = 2
+    while goal is not None and mean.ratio < goal <= round(mean.ratio, digits):  # so few would hide the miss
+        digits += 1
+    text = f"{mean.ratio:.{digits}f}" + "*" * mean.stale
     if mean.cells != MEAN_CELLS:
         text += f" [{mean.cells} of {MEAN_CELLS} cells]"
     if goal is not None:

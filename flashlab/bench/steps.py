@@ -141,12 +141,22 @@ def checked(names: Iterable[str]) -> list[str]:
 
 
 def recorded(names: Iterable[str] = STEPS, head_dim: int = 128, path: Path | None = None) -> list[Record]:
-    """The newest run's records of these steps, and of SDPA's flash kernel beside them; none if there is no run."""
+    """One run's records of these steps, and of SDPA's flash kernel beside them; none if there is no run.
+
+    Of several runs it is the one that timed most, of those the newest: an interrupted run does not hide a whole one.
+    """
+    return _fullest(load(path), names, head_dim)
+
+
+def _fullest(found: Iterable[Record], names: Iterable[str], head_dim: int) -> list[Record]:
     wanted = {BESIDE, *(f"steps/{name}" for name in names)}
     key = records.key_of("forward", problem(head_dim))
-    found = [one for one in load(path) if one.kernel in wanted and one.problem == key]
-    newest = max((one.date for one in found if one.kernel != BESIDE), default=None)
-    return [one for one in found if one.date == newest]
+    runs: dict[tuple[str, str], list[Record]] = {}
+    for one in found:
+        if one.kernel in wanted and one.problem == key:
+            runs.setdefault((one.date, one.device), []).append(one)
+    whole = [run for run in runs.values() if any(one.kernel != BESIDE for one in run)]
+    return max(whole, key=lambda run: (len(run), run[0].date), default=[])
 
 
 def load(path: Path | None = None) -> list[Record]:
@@ -157,31 +167,33 @@ def load(path: Path | None = None) -> list[Record]:
 def run(out: Path | None = None, device: str | None = None) -> int:
     """`flashlab bench steps`: time the whole ladder, or show what is recorded; returns the exit status, 1 if a step failed."""
     if runtime.device() == "cpu":
-        found = load(out)
+        found = load(out) if out is None or out.exists() else []
         if not found:
-            runtime.need_gpu("flashlab bench steps")
-        print(f"{runtime.describe()} Nothing was timed; these results were recorded before.")
-        return _show(out)
+            runtime.need_gpu(f"flashlab bench steps, to fill {out}," if out else "flashlab bench steps")
+        unused = ", so --device changed nothing" if device else ""
+        print(f"{runtime.describe()} Nothing was timed{unused}; these results were recorded before.")
+        return _show(found)
     device = device or runtime.device()
     path = out or records.own_file(RECORDED / provenance.file_name(device_name(device)), "steps")
     compile_kinds([(f"steps/{name}", "forward", p) for p in step_problems() for name in STEPS], COMPILE_S)
-    failed = False
+    taken, failed = [], False
     try:
         for one in timed(STEPS, step_problems(), device=device):
             if isinstance(one, Record):
                 records.append(one, path)
+                taken.append(one)
                 print(f"{one.kernel}, head_dim {one.head_dim}: {one.time_ms:.3f} ms, {one.tflops:,.0f} TFLOP/s", flush=True)
             else:
                 failed |= one.failed
                 print(f"not timed: {one.kernel}, head_dim {one.problem.head_dim}: {one.why}", flush=True)
     except TimeoutError as busy:
-        print(f"{busy}\nRecorded results instead:")
-        return _show(out) or int(failed)
-    print(f"records were added to {path}")
-    return _show(path) or int(failed)
+        print(f"{busy}\n{len(taken)} records were added to {path} before that. Recorded results instead:")
+        return _show(load()) or int(failed)
+    print(f"{len(taken)} records were added to {path}")
+    return _show(taken) or int(failed)  # not the file: there an older run may have timed more
 
 
-def _show(path: Path | None) -> int:
+def _show(found: list[Record]) -> int:
     for p in step_problems():
-        print("", Ladder(list(STEPS), p, recorded(head_dim=p.head_dim, path=path)), sep="\n")
+        print("", Ladder(list(STEPS), p, _fullest(found, STEPS, p.head_dim)), sep="\n")
     return 0

@@ -16,7 +16,7 @@ import torch
 from flashlab import runtime
 from flashlab.bench import records
 from flashlab.bench.derived import impossible
-from flashlab.bench.memory import asked_for, extra_bytes, free
+from flashlab.bench.memory import asked_for, extra_bytes, free, ran_out
 from flashlab.bench.peers import PASSES, PEERS, Peer
 from flashlab.bench.records import TOKENS, WIDTH, Record
 from flashlab.bench.timing import Timing, current, time_call
@@ -121,14 +121,14 @@ def _cell(peer, problem, pass_, device, budget_ms, date, clock) -> Record | Miss
                 call, fresh = _call(peer, problem, pass_, device)
                 timing = clock(call, device=device, fresh=fresh, warmup_ms=WARMUP_MS, budget_ms=budget_ms, least=LEAST)
                 extra = extra_bytes(call, device)
-        except torch.OutOfMemoryError as fault:
-            missing = Missing(peer.name, pass_, problem, f"out of memory, asking for {asked_for(fault)}")
-        except MemoryError as fault:  # the same, explained by the clock
+        except MemoryError as fault:  # explained by the clock
             missing = Missing(peer.name, pass_, problem, str(fault).partition(". ")[0])
         except Exception as fault:  # whatever it is, it is this peer's: it is named, and the others go on
             reason = " ".join(str(fault).split())[:200]
             nothing = re.search(NO_KERNEL, reason)
             missing = Missing(peer.name, pass_, problem, _told(told) if nothing else f"{type(fault).__name__}: {reason}", failed=not nothing)
+            if ran_out(fault):  # outside the clock
+                missing = Missing(peer.name, pass_, problem, f"out of memory, asking for {asked_for(fault)}")
     if missing:
         call = fresh = None  # noqa: F841, with them go the tensors that did not fit
         free(device)

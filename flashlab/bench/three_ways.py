@@ -22,12 +22,13 @@ from flashlab import runtime
 from flashlab.bench.derived import known_gpu
 from flashlab.bench.dram import modelled, scheduled
 from flashlab.bench.three_ways_table import ThreeWays
-from flashlab.bench.tiles_taken import blocks, tile_taken
+from flashlab.bench.tiles_taken import blocks, check_taken, tile_taken
 from flashlab.bench.turn import turn
 from flashlab.hardware import Gpu, this_gpu
 from flashlab.problem import AttentionProblem
 from flashlab.traffic import model
 from flashlab.traffic.counter_records import KERNELS, SIZES, CounterRecord, count_or_recall_many, launches_of, load, recall
+from flashlab.traffic.counters import check
 from flashlab.traffic.launches import Counted, Uncounted
 
 WORKLOADS = ("unfused", "flash1", "triton")
@@ -69,17 +70,21 @@ class Row:
     left_out: int = 0  # launches of torch's own
 
 
-def three_ways(problem: AttentionProblem, workloads: Sequence[str] = WORKLOADS, pass_: str = "forward", *, count: bool = True) -> ThreeWays:
-    """A row for each workload: counted here with ncu, or as it was recorded (`count=False`: recorded ones only).
+def three_ways(problem: AttentionProblem, workloads: str | Sequence[str] = WORKLOADS, pass_: str = "forward", *, count: bool = True) -> ThreeWays:
+    """A row for each workload, or the one named: counted here with ncu, or as it was recorded (`count=False`: recorded ones only).
 
-    Raises LookupError for a workload or a pass that there is not.
+    Raises LookupError for a workload or a pass that there is not, ValueError for a problem that one of our kernels does not take.
     """
-    requests, records = [(workload, pass_, problem) for workload in workloads], load()
+    requests, records = [(workload, pass_, problem) for workload in ([workloads] if isinstance(workloads, str) else workloads)], load()
+    for workload, *_ in requests:
+        check(workload, pass_)
+        if (workload, pass_) in TRACED:  # before anything is counted
+            check_taken(problem)
     results = count_or_recall_many(requests, turn=turn(runtime.device())) if count else [_recorded(*request, records) for request in requests]
     return ThreeWays((row_of(one, records) for one in results), problem, pass_)
 
 
-def bytes_three_ways(problem: AttentionProblem, workloads: Sequence[str] = WORKLOADS, pass_: str = "forward"):
+def bytes_three_ways(problem: AttentionProblem, workloads: str | Sequence[str] = WORKLOADS, pass_: str = "forward"):
     """three_ways() as a matplotlib Figure. Where you have the table already: table.figure()."""
     return three_ways(problem, workloads, pass_).figure()
 

@@ -13,20 +13,37 @@ from __future__ import annotations
 
 import torch
 
+from flashlab.errors import error
 from flashlab.hardware import Gpu
 from flashlab.kernels import flash1, unfused
+from flashlab.kernels.api import DTYPES, LARGEST_HEAD_DIM
 from flashlab.kernels.tiles import SHORT, Tile, backward_tiles_for, forward_tile_for, heads_at_once
 from flashlab.problem import AttentionProblem
+from flashlab.traffic.counter_records import KERNELS
+
+
+def check_taken(problem: AttentionProblem) -> None:
+    """Raises ValueError for a head_dim or dtype that our kernels refuse, as their launchers do where there are tensors."""
+    if problem.head_dim > LARGEST_HEAD_DIM:
+        raise error("head_dim_large", given=problem.head_dim, most=LARGEST_HEAD_DIM)
+    taken = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+    if problem.dtype not in taken:
+        raise error("dtype", given=problem.dtype, allowed=", ".join(taken))
 
 
 def tile_taken(kernel: str, problem: AttentionProblem, gpu: Gpu) -> Tile | None:
     """The tile of one launch of `kernel` on this problem; None for a kernel that has none, and for what is not handled.
+
+    Raises ValueError for a head_dim or dtype that our kernels refuse.
 
     >>> from flashlab.hardware import gpu
     >>> half, single = (AttentionProblem(1024, 1024, 64, dtype=dtype) for dtype in ("float16", "float32"))
     >>> [tile_taken("flash1_kernel", one, gpu("H200"))[:2] for one in (half, single)]
     [(128, 128), (32, 32)]
     """
+    if not any(kernel in ours for ours in KERNELS.values()):
+        return None
+    check_taken(problem)
     (major, minor), head_dim, float32 = gpu.compute_capability, problem.head_dim, problem.dtype == "float32"
     where = 10 * major + minor, head_dim, float32, gpu.sram_bytes_per_block
     backward = backward_tiles_for(*where)

@@ -76,6 +76,7 @@ from math import gcd
 
 import numpy as np
 
+from flashlab.errors import error
 from flashlab.hardware import Gpu, gpu as gpu_called
 from flashlab.problem import check_size
 from flashlab.traffic.replacement import ATOMIC, LOAD, STORE, replaced
@@ -151,7 +152,7 @@ def through_l2(
     """What the trace's kernel reads from DRAM and writes to it on this GPU, its L2 empty at the start.
 
     `programs_per_multiprocessor` is what registers and shared memory allow (traffic/counters.py and the compiler know);
-    `options` are through_cache's lockstep, drift, dirty_before and block_bytes.
+    `options` are through_cache's lockstep, drift, dirty_before and block_bytes. Raises ValueError for one that cannot be.
 
     >>> from flashlab.problem import AttentionProblem
     >>> from flashlab.traffic.schedule import scores_schedule
@@ -159,6 +160,10 @@ def through_l2(
     >>> round(through_l2(scores_schedule(problem, block_q=128, block_k=128), "H200").dram_bytes_written / 1e6)
     239
     """
+    if not 0 < share <= 1:
+        raise error("fraction", argument="share", given=share, needed="above 0 and up to 1", example=SHARE)
+    if not 0 <= dirty_share <= 1:
+        raise error("fraction", argument="dirty_share", given=dirty_share, needed="from 0 to 1", example=DIRTY_SHARE)
     row = gpu_called(gpu)
     slots = row.multiprocessors * check_size("programs_per_multiprocessor", programs_per_multiprocessor)
     two, dirty_bytes = row.compute_capability in TWO_SIDED, int(row.l2_bytes * dirty_share)
@@ -180,8 +185,13 @@ def through_cache(
     """The same for a cache that holds l2_bytes, at most `most_dirty_bytes` of them dirty, and a GPU that runs `slots` programs at once.
 
     `lockstep` and `drift` are those of waves.py. `dirty_before` bytes of somebody else's are dirty at the start; what of them
-    is written appears in the result under BEFORE.
+    is written appears in the result under BEFORE. Raises ValueError for what cannot be, LookupError for a tensor without a shape.
     """
+    check_size("l2_bytes", l2_bytes, 0)
+    check_size("dirty_before", dirty_before, 0)
+    check_size("block_bytes", block_bytes)
+    if most_dirty_bytes is not None:
+        check_size("most_dirty_bytes", most_dirty_bytes, 0)
     accesses = trace.columns
     moving = np.isin(accesses["op"], (LOAD, STORE, ATOMIC)) & (accesses["bytes"] > 0)
     if not moving.all():
@@ -213,6 +223,8 @@ def blocks(accesses: np.ndarray, order: np.ndarray, trace: Trace, block_bytes: i
     for t, name in enumerate(trace.tensor_names):
         mine = tensor == t
         if mine.any():
+            if name not in trace.tensors:
+                raise error("trace_no_shape", given=name)
             width = trace.tensors[name][2]
             (high, all_rows), (wide, all_cols) = _grain(row0[mine], rows[mine]), _grain(col0[mine], cols[mine])
             high = _divisor(high, block_bytes // (width * wide))

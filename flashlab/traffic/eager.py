@@ -15,6 +15,7 @@ what a custom operator does inside, or compiled code (torch.compile fuses operat
 from __future__ import annotations
 
 from contextlib import contextmanager
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,11 @@ from torch.utils._pytree import tree_leaves
 
 # These allocate memory, or tell about a tensor, and touch none of its elements.
 _MOVES_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "detach", "alias"}
+
+# These write every element of `self` and read none; what they fill it with they may read.
+_OVERWRITES = {
+    "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_",
+}  # fmt: skip
 
 
 class OperatorBytes(NamedTuple):
@@ -106,11 +112,21 @@ def count_bytes():
 
 
 def touched_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the distinct elements of a tensor: a dimension of stride 0 repeats one element, so it counts once."""
-    elements = 1
-    for size, stride in zip(tensor.shape, tensor.stride()):
-        elements *= size if stride or not size else 1
-    return elements * tensor.element_size()
+    """Bytes of the distinct elements of a tensor: what expand repeats, or what lies in several of unfold's windows, counts once.
+
+    >>> touched_bytes(torch.ones(100).unfold(0, 10, 1))  # 91 windows of 10
+    400
+    """
+    if not tensor.numel():
+        return 0
+    runs = []  # [stride, size] of elements that are evenly spaced, whichever dimensions they come from
+    for stride, size in sorted(pair for pair in zip(tensor.stride(), tensor.shape) if pair[1] > 1):
+        if runs and stride % runs[-1][0] == 0 and stride // runs[-1][0] <= runs[-1][1]:  # it begins inside the run, or right after it
+            runs[-1][1] += stride // runs[-1][0] * (size - 1)
+        elif stride:
+            runs.append([stride, size])
+    between = 1 + sum(stride * (size - 1) for stride, size in runs)  # runs may still cross, as those of strides 2 and 3 do
+    return min(prod(size for _, size in runs), between) * tensor.element_size()
 
 
 def _tensors(value) -> list[torch.Tensor]:
@@ -122,6 +138,6 @@ def _overwritten_unread(name: str, schema, passed: dict) -> set[str]:
     unread = {argument.name for argument in schema.arguments if argument.is_out}
     if passed.get("beta", 1) == 0:
         unread.add("self")
-    if name in ("copy_", "fill_", "zero_", "normal_", "uniform_") or name.endswith("_like") or name.startswith("new_"):
+    if name in _OVERWRITES or name.endswith("_like") or name.startswith("new_"):
         unread.add("self")  # only its shape matters
     return unread

@@ -5,45 +5,44 @@
 Each access is one event, on the tensor argument it belongs to: the parameter's name without _ptr, _pointer, _desc or the
 like (`q_ptr` is q, and so is `Q`). Its tile is the rectangle around the elements touched, from the tensor's shape and
 strides: the last two dimensions are rows and columns, those before them batch and head, and a tensor without another
-argument's last dimension, such as lse beside q, has one number a row. A tile that spans heads is booked on the first.
+argument's last dimension, such as lse beside q, has one number a row. An access that spans tensors or heads is one event
+for each.
 
 `bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
 as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.
 
 A compute event says which scores were worked on: the rows of the tiles of arguments named q and k that were loaded last,
 once a tl.dot has a result of just those rows. It is written when the loop pass ends in which it was multiplied, or before
-the next such product, store or atomic if that is sooner, so its watched values are those after the update. Kernels
-without such arguments or without tl.dot have none.
+the next such product, store or atomic if that is sooner, so its watched values are those after the update. Where q's or
+k's tile spans heads it names the first. Kernels without such arguments or without tl.dot have none.
 
 Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
-cast to float32 first, but arithmetic in them is refused. (A cast to bfloat16 cuts there, and does not round.)
+cast to float32 first, but arithmetic in them is refused, tl.sum and the like included. (A cast to bfloat16 cuts there, and
+does not round.)
 
 Does not handle: Gluon kernels, inline assembly, desc.atomic_add, pointers read from memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import torch
 
 from flashlab.errors import error
 from flashlab.traffic import triton_hooks
-from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, short_names, stored_tile
+from flashlab.traffic.arguments import bound, on_host
+from flashlab.traffic.places import APART, Argument, Tile, cut, distinct, narrowed, short_names
 from flashlab.traffic.trace import Trace
 
-LAUNCH_OPTIONS = frozenset(
-    "num_warps num_stages num_ctas maxnreg debug enable_fp_fusion sanitize_overflow launch_cooperative_grid launch_pdl".split()
-)  # for the compiler: of no effect on what moves
 _DTYPES = {"bf16": "bfloat16"}  # Triton's names where they are not torch's
 _VERBS = {"load": "read", "store": "write", "atomic": "change"}
 
 
 def trace(
     kernel: object,
+    /,
     grid: int | Sequence[int] | Callable[[dict], Sequence[int]],
     *args: object,
     watch: str | Sequence[str] = (),
@@ -54,11 +53,14 @@ def trace(
     The kernel really runs: its results are in the tensors afterwards, CUDA tensors included (they are copied to the host
     and back). Programs are numbered with axis 0 fastest, and run in that order. `watch` names locals of the kernel or of
     its helpers (row_max, acc): each is kept at the first event after it changed, at every compute event, and cut to the
-    rows and columns that exist there; a watched tensor is kept where it is stored.
+    rows and columns that exist there. A watched tensor is kept where it is stored: the event's tile, with NaN (0 in a dtype
+    without it) where nothing was; of an atomic its operands, and lane by lane where lanes share an element. Where the kernel
+    itself has a parameter called watch, give that by position; by name it is the kernel's, and nothing is watched.
 
     Raises IndexError before memory is touched where a lane that no mask switches off is outside its tensor; TypeError,
     ValueError or LookupError where the arguments do not fit the kernel.
 
+    >>> import torch
     >>> from flashlab.smoke import add_one_kernel
     >>> trace(add_one_kernel, (1,), torch.zeros(6), 6, block=8)
     add_one_kernel: 2 steps in 1 program, 24 bytes loaded, 24 bytes stored
@@ -66,35 +68,35 @@ def trace(
     function, tuned = triton_hooks.unwrap(kernel)
     if function is None:
         raise error("trace_kernel", given=getattr(kernel, "__name__", None) or repr(kernel))
-    arguments = _bound(function, args, meta, tuned)
+    if "watch" in list(inspect.signature(function).parameters)[len(args) :] and (not isinstance(watch, tuple) or watch):
+        meta, watch = meta | {"watch": watch}, ()
+    watched = _names(function.__name__, watch)
+    arguments = bound(function, args, meta, tuned)
     storages: dict[int, tuple] = {}
-    hosted = {name: _on_host(value, storages) for name, value in arguments.items()}
+    hosted = {name: on_host(value, storages) for name, value in arguments.items()}
     sizes = _grid(grid(arguments) if callable(grid) else grid)
-    recorder = _Recorder(function.__name__, hosted, (watch,) if isinstance(watch, str) else tuple(watch))
+    recorder = _Recorder(function.__name__, hosted, watched)
     recorder.run = triton_hooks.Run(function, recorder)
-    recorder.run(hosted, sizes)
+    try:
+        recorder.run(hosted, sizes)
+    except (AttributeError, TypeError) as fault:  # None is right where the kernel only asks whether it is None
+        absent = [name for name, value in hosted.items() if value is None]
+        if not absent or "NoneType" not in str(fault):
+            raise
+        values = {"argument": " or ".join(absent), "given": "None", "needed": "it computes with it", "instead": "a tensor or a number"}
+        raise error("trace_value", kernel=function.__name__, **values) from fault
     for device, host in storages.values():
         device.copy_(host)
     recorder.check_watched()
     return recorder.trace
 
 
-def _bound(function: Callable, args: tuple, meta: dict, tuned: bool) -> dict[str, object]:
-    """The kernel's parameters by name, or the error that says which is missing or unknown."""
-    parameters = inspect.signature(function).parameters
-    meta = {name: value for name, value in meta.items() if name in parameters or name not in LAUNCH_OPTIONS}
-    positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
-    given = dict(zip(positional, args)) | meta
-    surplus = [f"number {i + 1}" for i in range(len(positional), len(args))] + [name for name in meta if name not in parameters]
-    surplus += [f"{name} twice" for name in meta if name in positional[: len(args)]]
-    if surplus:
-        raise error("trace_argument", kernel=function.__name__, given=surplus[0], allowed=", ".join(parameters))
-    defaults = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not parameter.empty}
-    missing = [name for name in parameters if name not in given and name not in defaults]
-    if missing:
-        why = "a tracer does not tune, so choose what @triton.autotune or heuristics would" if tuned else "every parameter needs a value"
-        raise error("trace_missing", kernel=function.__name__, missing=", ".join(missing), why=why, example=missing[-1])
-    return {name: given.get(name, defaults.get(name)) for name in parameters}
+def _names(kernel: str, watch: object) -> tuple[str, ...]:
+    names = tuple(watch) if isinstance(watch, Iterable) and not isinstance(watch, str) else (watch,)
+    if not all(isinstance(name, str) for name in names):
+        given, instead = f"a value of type {type(watch).__name__}", "a string or a tuple of strings, e.g. watch=('acc',)"
+        raise error("trace_value", kernel=kernel, argument="watch", given=given, needed="it takes names of locals", instead=instead)
+    return names
 
 
 def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
@@ -102,23 +104,6 @@ def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
     if not 1 <= len(sizes) <= 3 or not all(hasattr(size, "__index__") and int(size) >= 0 for size in sizes):
         raise error("trace_grid", given=grid)
     return tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))
-
-
-def _on_host(value: object, storages: dict[int, tuple]):
-    """The argument with its tensors on the CPU; views of one storage stay views of one storage."""
-    if isinstance(value, tuple):
-        items = [_on_host(item, storages) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, triton_hooks.TensorDescriptor):
-        base = _on_host(value.base, storages)
-        return value if base is value.base else dataclasses.replace(value, base=base)
-    if isinstance(value, triton_hooks.TensorWrapper):
-        return triton_hooks.TensorWrapper(_on_host(value.base, storages), value.dtype)
-    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
-        return value
-    storage = value.untyped_storage()
-    _, host = storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))
-    return torch.empty(0, dtype=value.dtype).set_(host, value.storage_offset(), value.size(), value.stride())
 
 
 class _Recorder(triton_hooks.Listener):
@@ -166,7 +151,7 @@ class _Recorder(triton_hooks.Listener):
             offsets = (address - np.uint64(argument.seen)).astype(np.int64)
             self._check(op, argument, offsets[chosen], width)
             requested = address.size if len(parts) == 1 else int((slot == part).sum())
-            self._event(op, argument, offsets, chosen, width, requested * width, value)
+            self._events(op, argument, offsets, chosen, width, requested * width, value)
             real[chosen] = address[chosen] - np.uint64(argument.seen) + np.uint64(argument.real)
         return real
 
@@ -199,18 +184,27 @@ class _Recorder(triton_hooks.Listener):
                 offset=first // argument.width, shape=argument.shape, strides=argument.strides, outside=int((~inside).sum()), lanes=len(offsets),
             )  # fmt: skip
 
-    def _event(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
+    def _events(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
+        """One event for each head that the access touches; lanes that are masked off are asked for with the first."""
+        if width > argument.width:
+            (offsets, chosen, value), width = narrowed(offsets, chosen, value, width, argument.width), argument.width
         touched = offsets[chosen]
-        tile = argument.tile(argument.locate(touched)[0], offsets.shape) if touched.size else Tile()
-        self.trace.append(
-            op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
-            program=self.number, bytes=distinct(offsets, chosen) * width, bytes_requested=requested,
-        )  # fmt: skip
-        if op == "load" and argument.name in ("q", "k"):
-            self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
-        self._note_changes()
-        if op != "load" and argument.name in self.watch and tile.rows:
-            self.trace.note(**{argument.name: stored_tile(value, chosen, tile)})
+        heads = argument.by_head(argument.locate(touched)[0], chosen) if touched.size else [({}, chosen)]
+        for number, (indices, lanes) in enumerate(heads):
+            tile = argument.tile(indices, lanes) if touched.size else Tile()
+            elements, count = distinct(offsets, lanes), int(lanes.sum())
+            self.trace.append(
+                op, argument.name, row0=tile.row0, col0=tile.col0, rows=tile.rows, cols=tile.cols, batch=tile.batch, head=tile.head,
+                program=self.number, bytes=elements * width, bytes_requested=count * width if number else requested - (len(touched) - count) * width,
+            )  # fmt: skip
+            if number == 0:
+                if op == "load" and argument.name in ("q", "k"):
+                    self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
+                self._note_changes()
+            if op != "load" and argument.name in self.watch and tile.rows:
+                values = np.broadcast_to(value, lanes.shape)[lanes]
+                together = op == "atomic" and elements < count  # several lanes change one element: no value of theirs is the tile's
+                self.trace.note(**{argument.name: values if together else argument.stored(values, indices, tile)})
 
     def _write_compute(self) -> None:
         if self.worked is None:

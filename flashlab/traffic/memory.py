@@ -25,6 +25,10 @@ class Hbm:
     """One array in HBM, shape (rows,) or (rows, cols): reachable only by `load` and `store`, each one event."""
 
     def __init__(self, memory: Memory, name: str, array: np.ndarray) -> None:
+        if not isinstance(array, np.ndarray):
+            raise error("hbm_array", argument=name, given=f"of type {type(array).__name__}")
+        if array.ndim not in (1, 2):
+            raise error("hbm_array", argument=name, given=f"of shape {array.shape}")
         self.memory, self.name, self.array = memory, name, array
         memory.trace.tensors[name] = (len(array), array.shape[1] if array.ndim == 2 else 1, array.itemsize)
 
@@ -45,8 +49,13 @@ class Hbm:
         self.memory._note({self.name: tile})
 
     def _place(self, rows: slice, cols: slice) -> tuple[slice, ...]:
+        if self.array.ndim == 1 and cols != slice(None):
+            raise error("no_columns", tensor=self.name, given=cols)
         place = []
         for axis, part, n in zip(("rows", "columns"), (rows, cols), self.array.shape):
+            whole = isinstance(part, slice) and all(edge is None or hasattr(edge, "__index__") for edge in (part.start, part.stop))
+            if not whole or part.step not in (None, 1):  # every second row would be another event than the one recorded
+                raise error("slice", axis=axis, tensor=self.name, given=part)
             start, stop = part.start or 0, n if part.stop is None else part.stop
             if not 0 <= start <= stop <= n:
                 raise error("outside", axis=axis, start=start, stop=stop, tensor=self.name, n=n)
@@ -68,7 +77,10 @@ class Memory:
         self._held: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def hbm(self, name: str, array: np.ndarray) -> Hbm:
-        """Put an array into HBM under `name`. Nothing moves yet, so nothing is recorded."""
+        """Put an array into HBM under `name`. Nothing moves yet, so nothing is recorded.
+
+        Raises TypeError for what is no array of shape (rows,) or (rows, cols).
+        """
         return Hbm(self, name, array)
 
     def hold(self, name: str, tile: np.ndarray, row0: int = 0, col0: int = 0) -> np.ndarray:
@@ -87,8 +99,13 @@ class Memory:
         self._note(values)
 
     def release(self, *names: str) -> None:
-        """Free these tiles; with no name, free all of them and begin the next program."""
+        """Free these tiles; with no name, free all of them and begin the next program.
+
+        Raises LookupError for a name that is not held.
+        """
         for name in names or tuple(self._held):
+            if name not in self._held:
+                raise error("not_held", given=name, held=", ".join(self._held) or "nothing")
             size, _ = self._held.pop(name)
             self.trace.append("release", name, bytes=size, program=self.program)
         if not names:

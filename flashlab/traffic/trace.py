@@ -91,7 +91,12 @@ class Trace:
             self._flush()
 
     def note(self, **values: np.ndarray) -> None:
-        """Attach named values to the last event; each is copied, so that the algorithm may go on changing it."""
+        """Attach named values to the last event; each is copied, so that the algorithm may go on changing it.
+
+        Raises ValueError where there is no event yet.
+        """
+        if not len(self):
+            raise error("trace_note", given=", ".join(values))
         self.values.setdefault(len(self) - 1, {}).update({name: np.array(value) for name, value in values.items()})
 
     def _flush(self) -> None:

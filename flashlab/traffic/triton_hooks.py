@@ -24,11 +24,12 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper
+from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper, mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 INTERPRETED = (JITFunction, interpreter.InterpretedFunction)
 WRONG_THERE = frozenset({"bf16", "fp8e4nv", "fp8e4b8", "fp8e4b15", "fp8e5", "fp8e5b16"})  # its NumPy arithmetic is wrong
+_ARITHMETIC = ("binary_op", "unary_op", "create_clampf", "create_fma")  # all that Triton lets these dtypes reach
 _HOOK = "__flashlab__"  # what a rewritten kernel calls; in its module only while it runs
 
 
@@ -73,10 +74,36 @@ def unwrap(kernel: object) -> tuple[FunctionType | None, bool]:
     return inner.fn, inner is not kernel
 
 
+def constexprs(function: FunctionType, names: list[str]) -> list[str]:
+    """Which of the parameters are declared tl.constexpr."""
+    return interpreter.GridExecutor(function, names, ()).constexprs
+
+
+def takes(value: object) -> bool:
+    """Whether a parameter that is no tl.constexpr can have this value; for a tuple, ask of each item."""
+    if value is None or isinstance(value, (int, float, *INTERPRETED)):
+        return True
+    try:
+        kind = mangle_type(value)
+        return not kind.startswith("*") or tl.str_to_ty(kind, None).is_ptr()
+    except (TypeError, KeyError):  # no such type; no such type of what a pointer points to
+        return False
+
+
+def fields(name: str, value: tuple) -> list[str]:
+    """What each item is called: name.field or name[0]."""
+    return [f"{name}.{field}" for field in getattr(value, "_fields", ())] or [f"{name}[{i}]" for i in range(len(value))]
+
+
+def alike(value: tuple, items: list) -> tuple:
+    """A tuple of the same kind with these items."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
 def tensors_in(name: str, value: object) -> Iterator[tuple[str, object]]:
     """(name, tensor) of a kernel argument: a tensor, a descriptor's base, or those in a tuple as name.field or name[0]."""
     if isinstance(value, tuple):
-        for field, item in zip(_fields(name, value), value):
+        for field, item in zip(fields(name, value), value):
             yield from tensors_in(field, item)
     elif isinstance(value, TensorDescriptor):
         yield name, value.base
@@ -111,16 +138,22 @@ class Launch(NamedTuple):
 def launches(seen: Callable[[Launch], object]) -> Iterator[None]:
     """While open, a launch of any kernel calls seen(launch) instead, and returns what that returns.
 
-    An autotuned kernel takes its first configuration, since timing them needs a GPU.
+    An autotuned kernel takes its first configuration, of those that its early_config_prune leaves, since timing them needs a
+    GPU; the configuration's pre_hook is called.
     """
 
     def seen_by(go):
-        return lambda kernel, *args, grid, warmup, **meta: (
+        return lambda kernel, /, *args, grid, warmup, **meta: (
             go(kernel, *args, grid=grid, warmup=warmup, **meta) if warmup else seen(Launch(kernel, grid, args, meta, go))
         )
 
-    def tuned(kernel, *args, **meta):
-        return kernel.fn.run(*args, **meta, **kernel.configs[0].all_kwargs())
+    def tuned(kernel, /, *args, **meta):
+        kernel.nargs, configs = dict(zip(kernel.arg_names, args)), kernel.configs  # nargs: what Triton's own run sets, for hooks to read
+        if len(configs) > 1 and kernel.early_config_prune:
+            configs = kernel.early_config_prune(configs, kernel.nargs, **meta) or kernel.prune_configs(meta)  # which raises for none
+        if configs[0].pre_hook:
+            configs[0].pre_hook({**kernel.nargs, **meta, **configs[0].all_kwargs()})
+        return kernel.fn.run(*args, **meta, **configs[0].all_kwargs())
 
     with ExitStack() as undo:
         for kind in INTERPRETED:
@@ -142,8 +175,8 @@ class Run:
         with ExitStack() as self._undo:
             self._patch()
             kernel = self._prepared(self.function)
-            constexprs = interpreter.GridExecutor(self.function, list(arguments), grid).constexprs
-            converted = {name: value if name in constexprs else self._converted(name, value) for name, value in arguments.items()}
+            fixed = constexprs(self.function, list(arguments))
+            converted = {name: value if name in fixed else self._converted(name, value) for name, value in arguments.items()}
             builder = interpreter.interpreter_builder
             builder.set_grid_dim(*grid)
             for count, (z, y, x) in enumerate(np.ndindex(grid[::-1])):
@@ -184,27 +217,28 @@ class Run:
     def _prepared(self, function: FunctionType) -> FunctionType:
         """The function rewritten for the interpreter, with our hooks in it; its module is as before when the run ends."""
         if function not in self._rewritten:
-            names = function.__globals__
+            opened = _opened(function)
+            names = opened.__globals__
             if id(names) not in self._modules:
                 self._modules.add(id(names))
-                scope = interpreter._patch_lang(function)
+                scope = interpreter._patch_lang(opened)
                 # Triton 3.6 fails here with NumPy 2.4 or later; this is what later Tritons do.
                 scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))
                 self._undo.callback(scope.restore)
                 before = set(names)
                 self._undo.callback(lambda: [names.pop(name, None) for name in set(names) - before])
                 names[_HOOK] = self
-            rewriter = interpreter.FunctionRewriter(function)
+            rewriter = interpreter.FunctionRewriter(opened)
             if _is_ours(function):
                 rewriter.ast_transformer = _Rewrite()
-            self._rewritten[function] = rewriter.rewrite_ast()
+            rewritten = self._rewritten[function] = rewriter.rewrite_ast()
+            rewritten.__defaults__, rewritten.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
         return self._rewritten[function]
 
     def _converted(self, name: str, value: object):
         """The argument as the interpreter wants it, with the listener's addresses for pointers."""
         if isinstance(value, tuple):
-            items = [self._converted(field, item) for field, item in zip(_fields(name, value), value)]
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            return alike(value, [self._converted(field, item) for field, item in zip(fields(name, value), value)])
         converted = interpreter._implicit_cvt(value)
         for path, tensor in tensors_in(name, value):
             handle = converted.handle.base if isinstance(value, TensorDescriptor) else converted.handle
@@ -217,7 +251,8 @@ class Run:
             _replace(self._undo, kind, "__call__", lambda helper, *args, **kwargs: self._prepared(helper.fn)(*args, **kwargs))
         builder, listener = interpreter.interpreter_builder, self.listener
         load, store = builder.create_masked_load, builder.create_masked_store
-        modify, swap, dot = builder.create_atomic_rmw, builder.create_atomic_cas, builder.create_dot
+        modify, swap, dot, cast = builder.create_atomic_rmw, builder.create_atomic_cas, builder.create_dot, builder.cast_impl
+        check = interpreter.ReduceScanOpInterface.check_tensor
 
         def real(op, pointers, mask, value=None):
             width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -234,8 +269,18 @@ class Run:
             listener.dot(left.data.shape[-2], other.data.shape[-1])
             return dot(right(left), right(other), *rest, **named)
 
-        def guarded(operation):
+        def guarded(operation):  # Triton has made the operands one dtype
             return lambda handle, *rest: operation(right(handle), *rest)
+
+        def by_float32(source, target):  # an int or float64 as bfloat16: NumPy would write the whole number as the bits
+            through = target.scalar.name in WRONG_THERE and not source.dtype.scalar.is_fp32()
+            return cast(cast(source, tl.float32) if through else source, target)
+
+        def reduced(operation, inputs):  # NumPy stands in for Triton's own functions (tl.sum); a kernel's own run as they are
+            check(operation, inputs)
+            if not _is_ours(operation.combine_fn.fn):
+                for tensor in inputs:
+                    right(tensor.handle)
 
         # rest, named: caching arguments, of which Triton 3.9 has one less.
         for name, method in {
@@ -248,10 +293,11 @@ class Run:
             ),
             "create_atomic_cas": lambda pointers, old, new, *rest: swap(real("atomic", pointers, None, new), old, new, *rest),
             "create_dot": product,
-            "binary_op": guarded(builder.binary_op),
-            "unary_op": guarded(builder.unary_op),
+            "cast_impl": by_float32,
+            **{name: guarded(getattr(builder, name)) for name in _ARITHMETIC},
         }.items():
             _replace(self._undo, builder, name, method)
+        _replace(self._undo, interpreter.ReduceScanOpInterface, "check_tensor", reduced)
 
 
 def leave_unfilled(filled: bool = False) -> None:
@@ -272,6 +318,11 @@ def leave_unfilled(filled: bool = False) -> None:
 
 class _Rewrite(interpreter.ASTTransformer):
     """Triton's own rewriting, and a call of ours around what a loop runs over, a while's test and what is returned."""
+
+    def visit_arguments(self, node):  # defaults may name what is gone by now, and are set on the rewritten function
+        node.defaults = [ast.Constant(None) for _ in node.defaults]
+        node.kw_defaults = [default and ast.Constant(None) for default in node.kw_defaults]
+        return node
 
     def visit_For(self, node):
         node = self.generic_visit(node)
@@ -294,13 +345,17 @@ def _is_ours(function: FunctionType) -> bool:
     return not function.__globals__.get("__name__", "").startswith("triton.")
 
 
+def _opened(function: FunctionType) -> FunctionType:
+    """The function with the enclosing functions' variables among its globals, where its rewritten source looks for them."""
+    if not function.__closure__:
+        return function
+    names = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__)))
+    return FunctionType(function.__code__, function.__globals__ | names, function.__name__, function.__defaults__, function.__closure__)
+
+
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
     hook = ast.Name(id=_HOOK, ctx=ast.Load())
     return ast.Call(func=ast.Attribute(value=hook, attr=name, ctx=ast.Load()), args=list(arguments), keywords=[])
-
-
-def _fields(name: str, value: tuple) -> list[str]:
-    return [f"{name}.{field}" for field in getattr(value, "_fields", ())] or [f"{name}[{i}]" for i in range(len(value))]
 
 
 def _replace(undo: ExitStack, owner: object, name: str, new: object) -> None:

@@ -27,11 +27,14 @@ GOLDEN = (5**0.5 - 1) / 2
 def order_of_time(accesses: np.ndarray, slots: int, lockstep: str = "bytes", drift: float = 0.0) -> np.ndarray:
     """The order in which these accesses happen when `slots` programs run at once: indices into `accesses`.
 
-    `lockstep` is "bytes", or "accesses": each program then makes one access at a time. Raises ValueError for another.
+    `lockstep` is "bytes", or "accesses": each program then makes one access at a time. Raises ValueError for another,
+    and for a drift below 0 or of 1 and more, with which a program would take no time at all.
     """
     check_size("slots", slots)
     if lockstep not in LOCKSTEPS:
         raise error("lockstep", given=lockstep, allowed=" or ".join(LOCKSTEPS))
+    if not 0 <= drift < 1:
+        raise error("fraction", argument="drift", given=drift, needed="of at least 0 and below 1", example=0.2)
     by_program = np.argsort(accesses["program"], kind="stable")
     programs, firsts = np.unique(accesses["program"][by_program], return_index=True)
     ends = np.append(firsts[1:], len(accesses))

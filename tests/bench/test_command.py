@@ -2,14 +2,18 @@
 
 import csv
 import itertools
+import os
 from dataclasses import replace
 
 import pytest
 import torch
+from length_runs import made, made_run
+from matplotlib.figure import Figure
 
 from flashlab import cli, provenance, runtime
-from flashlab.bench import ceilings, command, lengths, records, sweep
+from flashlab.bench import ceilings, command, gallery, lengths, records, sweep
 from flashlab.bench.ceilings import Ceilings
+from flashlab.bench.instructor_page import MARK
 from flashlab.bench.peers import PEERS, Peer
 from flashlab.bench.records import load, on_grid
 from flashlab.bench.sweep import GROWTH, grid
@@ -107,6 +111,54 @@ def test_lab_1s_grid_is_timed_in_one_run(as_on_a_gpu, tmp_path, capsys, argument
     assert options["budget_ms"] == 30 and f"{2 * sizes} records were added" in capsys.readouterr().out
 
 
+def test_lab_1s_csv_and_figures_keep_the_run_that_timed_most():
+    again = [made(p, lengths.OURS, 0.5, date="2026-01-03T00:00:00+00:00") for p in lengths.problems()]
+    assert lengths.recorded(command._about("lengths", [*made_run(), *again])).speedup(512, kernel=lengths.OURS) == 12
+
+
+@pytest.fixture
+def lab_1(as_on_a_gpu, monkeypatch):
+    """`flashlab bench lengths` gives round numbers on the real grid: an H200 whose math has room up to 40 GB."""
+
+    def timed(problems, pass_, peers, **options):
+        for p in problems:
+            for one in peers:
+                full = one.name == lengths.MATH and lengths.extra_by_formula(one.name, p) > 40e9
+                yield sweep.Missing(one.name, pass_, p, "out of memory, asking for 32 GiB") if full else made(p, one.name, 2, date=options["date"])
+
+    monkeypatch.setattr(sweep, "sweep", timed)
+
+
+def test_what_lab_1_lacks_is_said_to_be_what_it_was(lab_1, tmp_path, capsys):
+    assert cli.main(["bench", "lengths", "--quick", "--figures", str(tmp_path / "figures")]) == 0
+    shown = capsys.readouterr().out.split("\n\n\n")[1]
+    lines = shown.partition("\ndrawn")[0].splitlines()
+    assert lines[0].startswith("measured on NVIDIA H200, 20") and len(lines) == 2 + 9 + 1
+    assert lines[-1] == "sdpa-math: batch 4, n 16,384; batch 16, n 16,384: out of memory, asking for 32 GiB"  # and none that was not tried
+    assert sum("no room" in line for line in lines) == 2 and "not recorded" not in shown
+
+
+def test_lab_1s_figures_are_of_what_was_measured(lab_1, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(gallery, "time_against_length", lambda run: drawn.append(run) or Figure())
+    assert cli.main(["bench", "lengths", "--quick", "--figures", str(tmp_path / "figures")]) == 0
+    assert [run.how for run in drawn] == ["measured"] and sum(map(lengths.too_large, drawn[0].cells)) == 2
+
+
+@pytest.mark.parametrize("arguments", [["--quick"], ["--part", "1/2"], ["--peers", "triton"]])
+def test_lab_1s_page_keeps_what_was_not_timed_this_time(lab_1, tmp_path, arguments):
+    for one in [*made_run(device="NVIDIA A100"), *made_run()]:
+        records.append(one, tmp_path / "kept.jsonl")
+    page = tmp_path / "page.md"
+    page.write_text(f"{MARK}{MARK}")
+    assert cli.main(["bench", "lengths", *arguments, "--out", str(tmp_path / "elsewhere"), "--page", str(page)]) == 0
+    table = page.read_text()
+    assert table.count("| NVIDIA A100 |") == 3 and "| NVIDIA A100 | 1 | 6.0 × | 6.0 × |" in table
+    rows = [line.split(" | ") for line in table.splitlines() if "NVIDIA H200" in line]
+    assert len(rows) == 3 and not [row for row in rows if "-" in row[2:-1]]
+    assert ("1.0 ×" in str(rows)) == (arguments != ["--peers", "triton"])  # where math was timed beside it, the new run is what counts
+
+
 def test_the_place_of_a_cell_names_what_the_grid_varies():
     assert command._name(grid((64,), (4096,))[1]) == "head_dim 64, n 4,096, batch 4, causal"
     assert command._name(lengths.decode_problems()[0]) == "head_dim 64, n 1 to 16,384, full"
@@ -121,6 +173,7 @@ def test_the_place_of_a_cell_names_what_the_grid_varies():
         *((["steps", f"--{option}", *value], f"flashlab: steps can do nothing with --{option}") for option, *value in (["quick"], ["part", "9/2"], ["resume"], ["csv", "x"], ["figures", "x"], ["peers", "triton"])),
         (["compare", "a", "b", "--quick"], "flashlab: compare can do nothing with --quick, which is for forward, backward, growth, lengths; it takes two files. Leave --quick out.\n"),
         (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
+        (["lengths", "--peers", "triton,sdpa-cudnn"], "flashlab: lab 1 does not compare 'sdpa-cudnn'; its table has a column for each of sdpa-math, "),
         (["forward", "--head-dim", "96"], "flashlab: the grid has no head_dim 96; it has 64, 128, 256."),
         (["forward", "--part", "3/2"], "flashlab: part '3/2' is none: it is which of how many, such as 1/2. Pass --part 1/2 on one GPU and 2/2 on another.\n"),
         (["forward", "--part", "0/2"], "flashlab: part '0/2' is none"),
@@ -145,6 +198,53 @@ def test_without_a_gpu_the_recorded_results_are_shown_and_said_to_be(monkeypatch
     assert cli.main(["bench", "forward"]) == 0
     printed = capsys.readouterr().out
     assert "Nothing was timed; these results were recorded before." in printed and "forward, TFLOP/s, CPU" in printed and "recorded on 20" in printed
+
+
+@pytest.fixture
+def two_gpus_recorded(monkeypatch, tmp_path):
+    """No GPU here, and a folder with one cell of two kernels and head_dims, of two devices with ceilings of their own."""
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    monkeypatch.setattr(records, "RECORDED", tmp_path)
+    for device_, flops in (("NVIDIA H200", 7e14), ("NVIDIA A100-SXM4-80GB", 2e14)):
+        ceilings.keep(Ceilings(device_, "bfloat16", 2e12, flops))
+        for kernel, d in (("triton", 64), ("sdpa-flash", 64), ("triton", 128)):
+            one = records.record(kernel, "forward", grid((d,), (4096,))[0], Timing(1, 1, 1, 5, ""), date=sweep.now(), device="cpu")
+            records.append(replace(one, device=device_), records.path_for(device_))
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments, text", [(["--peers", "fa3"], "no peer is called 'fa3'"), (["--head-dim", "96"], "the grid has no head_dim 96"), (["--part", "3/2"], "part '3/2' is none")])
+def test_without_a_gpu_a_wrong_name_is_said_too(two_gpus_recorded, capsys, arguments, text):
+    assert cli.main(["bench", "forward", *arguments]) == 2 and text in capsys.readouterr().err
+
+
+def test_without_a_gpu_what_was_asked_for_is_shown_and_options_without_use_are_named(two_gpus_recorded, capsys):
+    assert cli.main(["bench", "--peers", "sdpa-flash", "--head-dim", "64", "--quick", "--device", "cuda:7", "--part", "1/2", "--resume"]) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing was timed, so --quick, --device, --part, --resume changed nothing; these" in shown
+    assert "sdpa-flash" in shown and "triton" not in shown and "\n128 " not in shown
+    assert cli.main(["bench", "--peers", "sdpa-flash", "--head-dim", "256"]) == 2
+    assert "flashlab bench of what is not recorded needs a CUDA GPU" in capsys.readouterr().err
+    assert cli.main(["bench", "lengths", "--peers", "triton"]) == 0 and "so --peers changed nothing" in capsys.readouterr().out
+
+
+def test_without_a_gpu_a_file_that_is_not_there_is_no_fault_of_the_file(two_gpus_recorded, capsys):
+    assert cli.main(["bench", "--out", str(two_gpus_recorded / "new.jsonl")]) == 2
+    assert f"flashlab bench, to fill {two_gpus_recorded / 'new.jsonl'}, needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_two_devices_stand_apart_each_beside_its_own_ceilings(two_gpus_recorded, monkeypatch, capsys):
+    drawn = {}
+    monkeypatch.setattr(gallery, "_figures", lambda here, what, ceiling, run: drawn.update({here[0].device: ceiling.device}) or ())
+    made = two_gpus_recorded / "made"
+    assert cli.main(["bench", "--csv", str(made / "x.csv"), "--figures", str(made)]) == 0
+    assert len(drawn) == 2 and all(device_ == of for device_, of in drawn.items())
+    shown = capsys.readouterr().out
+    assert shown.count("beside what is possible there") == 2 and "NVIDIA A100-SXM4-80GB, beside" in shown
+    with (made / "x.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    ratio = {one["device"]: float(one["tflops"]) / float(one["matmul_share"]) for one in lines}
+    assert ratio == {"NVIDIA H200": pytest.approx(700), "NVIDIA A100-SXM4-80GB": pytest.approx(200)} and len(lines) == 6
 
 
 # -- a part, another GPU, resuming ----------------------------------------------------------------------------------------
@@ -215,6 +315,39 @@ def test_ceilings_are_measured_once_and_kept(as_on_a_gpu, tmp_path, monkeypatch)
     assert ceilings.kept("NVIDIA H200") == Ceilings("NVIDIA H200", "bfloat16", 4e12, 7e14) and ceilings.kept("Tesla") is None
     assert {path.name for path in tmp_path.iterdir()} == {"nvidia-h200.ceilings.json", "nvidia-h200.jsonl"}
     assert len(load()) == 24  # what is no record is not read as one
+
+
+# -- where it is written, looked at before anything is timed ----------------------------------------------------------------
+@pytest.mark.parametrize(
+    "what, option, place, text",
+    [
+        ("forward", "csv", "", "--csv cannot be written: {tmp} is a folder. Pass a file that you may write to.\n"),
+        ("forward", "out", "", "--out cannot be written: {tmp} is a folder."),
+        ("steps", "out", "", "--out cannot be written: {tmp} is a folder."),
+        ("forward", "csv", "file/x.csv", "--csv cannot be written: {tmp}/file is no folder. Pass a file that you may write to.\n"),
+        ("forward", "figures", "file", "--figures cannot be written: {tmp}/file is no folder. Pass a folder that you may write to.\n"),
+        ("lengths", "page", "none.md", "--page cannot be written: {tmp}/none.md is not there."),
+        ("lengths", "page", "file", "{tmp}/file has no line '<!-- recorded -->'"),
+    ],
+)
+def test_a_place_that_will_not_do_is_found_before_anything_is_timed(as_on_a_gpu, tmp_path, capsys, what, option, place, text):
+    (tmp_path / "file").write_text("x")
+    assert cli.main(["bench", what, f"--{option}", str(tmp_path / place)]) == 2
+    assert capsys.readouterr().err.startswith(f"flashlab: {text.format(tmp=tmp_path)}") and as_on_a_gpu == []
+
+
+def test_a_closed_place_is_found_but_a_file_that_is_only_read_may_be_closed(two_gpus_recorded, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert cli.main(["bench", "--csv", str(two_gpus_recorded / "x.csv")]) == 2
+    assert f"--csv cannot be written: {two_gpus_recorded} is closed to you." in capsys.readouterr().err
+    assert cli.main(["bench", "--out", str(two_gpus_recorded / "nvidia-h200.jsonl")]) == 0
+
+
+def test_that_records_were_added_is_said_before_they_are_shown(as_on_a_gpu, monkeypatch, capsys):
+    monkeypatch.setattr(command, "_show", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["bench", "--quick", "--peers", "triton"])
+    assert "12 records were added to " in capsys.readouterr().out
 
 
 # -- what is written ------------------------------------------------------------------------------------------------------

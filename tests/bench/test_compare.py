@@ -48,7 +48,23 @@ def test_the_text():
     lines = text.splitlines()
     assert slower == 1 and lines[:2] == ["1 cells in both: 1 slower, 0 faster, 0 the same within the noise.", "In one file only: 1 of the old, 2 of the new."]
     assert lines[2] == f"Not the same torch: {ONE.torch} before, 9 now."
+    assert comparison([ONE], [ONE])[1] == 0
     assert lines[-1].split() == ["slower", "triton", "forward", "64", "full", "512", "32", "1.000", "2.000", "0.50"]
+
+
+def test_what_cells_were_timed_with_is_said_where_it_differs():
+    """The version of a kernel's own package, and how long the clock repeated it: only of the cells that differ."""
+    old, same = replace(ONE, kernel="flash-attn", package="2.7", budget_ms=None), replace(ONE, budget_ms=60.0)
+    text, status = comparison([old, same], [replace(old, package="2.8", budget_ms=60.0), same])
+    assert status == 0 and text.splitlines()[1:] == ["Not the same package: flash-attn 2.7 before, flash-attn 2.8 now.", "Not the same budget_ms: unknown before, 60 now."]
+    swapped = [replace(old, budget_ms=30.0), same], [replace(old, budget_ms=60.0), replace(same, budget_ms=30.0)]
+    assert comparison(*swapped)[0].endswith("Not the same budget_ms: 30, 60 before, 30, 60 now.")
+
+
+@pytest.mark.parametrize("new, words", [([replace(ONE, device="Tesla")], "forward on Tesla"), ([replace(ONE, pass_="backward")], "backward on CPU"), ([], "no record")])
+def test_nothing_in_both_is_no_success(new, words):
+    text, status = comparison([ONE], new)
+    assert status == 1 and text.startswith(f"0 cells in both: the old file has forward on {ONE.device}, the new one {words}")
 
 
 def test_a_file_is_the_same_as_itself():

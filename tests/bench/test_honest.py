@@ -171,9 +171,26 @@ def test_a_call_that_hides_its_result_is_refused(result, name):
     )
 
 
-def test_a_result_of_another_number_of_tensors_is_no_result():
-    with pytest.raises(ValueError, match="zip"):
-        time_call(lambda: X, expected=lambda: (X, X), **CLOCK)
+@pytest.mark.parametrize("right, name", [(None, "NoneType"), ((), "tuple"), (X.numpy(), "ndarray"), ((X, None), "tuple")])
+def test_an_expected_that_gives_nothing_is_not_blamed_on_the_call(right, name):
+    assert refused(lambda: X, "timed_expected", expected=lambda: right) == (
+        f"expected() returned {name}; it must give what the call must return, a tensor or a tuple of tensors. Return it, or leave expected= out."
+    )
+
+
+@pytest.mark.parametrize(
+    "result, right, given, needed",
+    [
+        (X, (X, X), "(64, 64)", "(64, 64), (64, 64)"),
+        ((X, X.sum()), X, "(64, 64), ()", "(64, 64)"),
+        (X[:, :3], X, "(64, 3)", "(64, 64)"),
+        (X[:1], X, "(1, 64)", "(64, 64)"),  # broadcast, it would be right
+    ],
+)
+def test_a_result_of_another_number_or_shape_of_tensors_is_refused(result, right, given, needed):
+    assert refused(lambda: result, "timed_shapes", expected=lambda: right) == (
+        f"the call returned shape {given}, and expected() gives {needed}; they must be the same, tensor for tensor. Mend the function, or what expected() gives."
+    )
 
 
 def test_distance_by_hand():

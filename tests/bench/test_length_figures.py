@@ -4,7 +4,7 @@ import length_runs as runs
 import pytest
 
 from flashlab.bench.length_figures import memory_against_length, memory_in_words, speedup_against_length, speedup_in_words, time_against_length, time_in_words
-from flashlab.bench.lengths import FLASH, MATH, NAMES, Run, cpu_problems, recorded
+from flashlab.bench.lengths import FLASH, MATH, NAMES, Run, cpu_problems, problems, recorded
 from flashlab.looks import KERNELS
 
 RUN = recorded(runs.made_run())
@@ -65,11 +65,23 @@ def test_a_figure_of_nothing_says_what_it_needs(draw):
         draw(NOTHING)
 
 
+def test_where_flash_is_slower_it_is_not_called_faster():
+    times = {512: 8.0, 4096: 1.25}  # of flash; math takes 2 ms
+    cells = [runs.made(p, kernel, times.get(p.n_q, 1.0) if kernel == FLASH else 2.0) for p in cpu_problems() for kernel in (MATH, FLASH)]
+    one = Run("measured", "CPU (2 threads)", tuple(cell for cell in cells if cell.batch == 1))
+    assert speedup_in_words(one) == "On CPU (2 threads) SDPA's flash is 0.25 × as fast as its math at n = 512 and 1.6 × at n = 4,096 with batch 1."
+    times.update({512: 2.04, 4096: 50.0})
+    cells = tuple(runs.made(p, kernel, times.get(p.n_q, 1.0) if kernel == FLASH else 2.0) for p in problems((1, 4)) for kernel in (MATH, FLASH))
+    text = speedup_in_words(Run("measured", "a GPU", tuple(one for one in cells if one.n_q in times)))
+    assert text == "On a GPU SDPA's flash is 0.98 × as fast as its math at n = 512 and 0.04 × at n = 4,096 with batch 1; 0.98 × at n = 512 and 0.04 × at n = 4,096 with batch 4."
+
+
 def test_the_sentences_are_the_runs_own_numbers():
     assert speedup_in_words(RUN) == (
         "On NVIDIA H200 SDPA's flash is faster than its math by 6.0 × at n = 512 and 6.0 × at n = 16,384 with batch 1;"
         " 6.0 × at n = 512 and 6.0 × at n = 8,192 with batch 4; 6.0 × at n = 512 and 6.0 × at n = 4,096 with batch 16."
     )
+    assert "by 1.0 × at" in speedup_in_words(Run("measured", "a GPU", tuple(runs.made(p, kernel, 2.0) for p in cpu_problems() for kernel in NAMES[:2])))
     assert time_in_words(RUN).startswith("On NVIDIA H200, from n = 8,192 to n = 16,384 with batch 1, time grows by a factor of 2.0 for torch SDPA, math, 2.0 for")
     assert "torch SDPA, flash." in time_in_words(CPU) and "from n = 2,048 to n = 4,096" in time_in_words(CPU)
     assert memory_in_words(RUN).endswith(

@@ -26,6 +26,7 @@ def test_the_report_has_a_table_for_each_device():
     assert length_lab.report([]) == "lengths: nothing recorded."
     text = length_lab.report([*made_run(), *made_run(device="Tesla")])
     assert text.count("recorded on") == 2 and "recorded on Tesla" in text
+    assert length_lab.report([made(problems()[0], "sdpa-cudnn", 1)]) == "lengths: nothing recorded."
 
 
 # -- measured or recorded -------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """lengths.py: lab 1's grid is nobody else's, a run keeps what is missing and why, and what the lab says of an H200 was recorded."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from flashlab.bench.length_lab import side_by_side
 from flashlab.bench.lengths import BATCHES, FLASH, MATH, NAMES, OURS, cpu_problems, decode_problems, extra_by_formula, problems, recorded
 from flashlab.bench.records import Record, key_of, load
 from flashlab.bench.sweep import GROWTH, Missing, grid, growth_problems
+from flashlab.errors import ERRORS
 from flashlab.hardware import gpu
 from flashlab.problem import AttentionProblem
 
@@ -48,6 +50,15 @@ def test_the_formula_of_extra_memory_is_what_was_recorded():
         assert one.extra_bytes == pytest.approx(extra_by_formula(one.kernel, p) + splits * rows * (p.head_dim + 1) * 4, rel=2e-4 if one.kernel == MATH else 0.05)
 
 
+def test_what_is_said_of_a_single_query_was_recorded():
+    said = re.search(r"For a single query it held\s*# (\d+) times that, twelve bytes an element of k", Path(lengths.__file__).read_text())
+    found = [(one, one.batch * one.heads * one.n_k * one.head_dim) for one in load() if one.kernel == MATH and one.n_q == 1]
+    formula = {one.batch: extra_by_formula(MATH, one) for one in decode_problems()}
+    assert len(found) == len(BATCHES)
+    for one, elements in found:
+        assert round(one.extra_bytes / formula[one.batch]) == int(said[1]) and round(one.extra_bytes / elements) == 12
+
+
 # -- a run ----------------------------------------------------------------------------------------------------------------
 def test_a_recorded_run_has_every_cell_and_says_what_had_no_room():
     run = recorded(made_run())
@@ -69,9 +80,44 @@ def test_the_newest_record_and_the_newest_device_count():
     old, other = made_run(), made_run(device="Tesla", date="2026-01-02T00:00:00+00:00")
     newer = made(problems()[0], FLASH, 4, date="2026-01-03T00:00:00+00:00")
     assert recorded(old + other).device == "Tesla" and recorded(other + old, H200).device == H200
-    assert recorded([*old, newer]).cell(FLASH, 512, 1) == newer
-    assert recorded([*old, newer]).speedup(512) is None  # a ratio stays within one run
-    assert recorded([*old, newer]).speedup(1024) == 6
+    whole = made_run(date="2026-01-04T00:00:00+00:00")
+    assert recorded([*whole, *old, newer]).cells[:3] == recorded(whole).cells[:3]
+    assert recorded([newer, made(problems()[0], MATH, 12)]).speedup(512) is None  # a ratio stays within one run
+
+
+def test_a_kernel_timed_again_alone_does_not_take_the_speedups_away():
+    old, again = made_run(), [made(p, OURS, 0.5, date="2026-01-03T00:00:00+00:00") for p in ALL]
+    run = recorded([*old, *again])
+    assert run.cells == recorded(old).cells and sorted(map(repr, lengths.chosen([*old, *again]))) == sorted(map(repr, old))
+    assert side_by_side([run], 512, kernel=OURS) == {"recorded on NVIDIA H200": 12}
+    without = [one for one in old if one.kernel != OURS]
+    both = recorded([*again, *without])
+    assert both.cell(OURS, 512, 1) == again[0] and both.speedup(512, kernel=OURS) is None and both.speedup(512) == 6  # shown, and no ratio made of it
+
+
+def test_other_peers_are_no_part_of_it():
+    other = made(problems()[0], "sdpa-cudnn", 1, date="2026-01-09T00:00:00+00:00")
+    assert lengths.on_grid([other]) == [] and recorded([*made_run(), other]).cells == recorded(made_run()).cells
+
+
+@pytest.mark.parametrize("which", [{"kernel": "flash"}, {"over": "math"}])
+def test_a_kernel_that_is_not_compared_is_named(which):
+    for run, n in ((recorded(made_run()), 512), (recorded(made_run()), None), (lengths.Run("measured", "x", ()), None)):
+        with pytest.raises(ERRORS["length_peer"][0]) as caught:
+            side_by_side([run], n, **which)
+        (given,) = which.values()
+        assert str(caught.value) == f"lab 1 does not compare {given!r}; its table has a column for each of sdpa-math, sdpa-flash, triton. Pass one or more of these."
+
+
+def test_a_device_that_has_no_records_is_told_which_have(capsys):
+    assert recorded([*made_run(), *made_run(device="Tesla")], "h200") is None
+    assert capsys.readouterr().out == "This grid has not been recorded on 'h200', only on NVIDIA H200, Tesla: pass such a name, or `flashlab bench lengths` there does it.\n"
+
+
+def test_a_single_query_has_its_own_reason():
+    run = recorded([one for one in made_run() if one.n_q > 1 or one.kernel != MATH])  # its math was not recorded, and math's prefill does not fit
+    assert side_by_side([run], None, 4) == {"recorded on NVIDIA H200, 16,384 keys": "not timed"} and side_by_side([run], 16384, 4) == {"recorded on NVIDIA H200": "does not fit"}
+    assert side_by_side([run], 16384, 4, kernel=MATH, over=FLASH) == {"recorded on NVIDIA H200": "does not fit"}
 
 
 def test_speedups_by_hand():

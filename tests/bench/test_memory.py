@@ -2,17 +2,18 @@
 
 import gc
 import weakref
-import weakref
 
 import pytest
 import torch
 
 from flashlab.bench import memory
-from flashlab.bench.memory import cap, extra_bytes, fraction, out_of_memory_explained
+from flashlab.bench.memory import asked_for, cap, extra_bytes, fraction, out_of_memory_explained, ran_out
 from flashlab.bench.timing import time_call
 from flashlab.errors import ERRORS
 
 FULL = "CUDA out of memory. Tried to allocate 34.00 GiB. GPU 0 has a total capacity of"
+CPU_FULL = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes. Error code 12"
+GO_ON = "What the call held was freed, so you can go on: take a smaller n or batch, or del tensors you no longer need."
 
 
 @pytest.mark.parametrize("given, share", [("0.25", 0.25), (" 1 ", 1.0), ("", None), ("1e-1", 0.1)])
@@ -71,32 +72,52 @@ def test_a_share_of_the_default_gpu_can_be_set(monkeypatch):
 
 
 def test_running_out_is_one_sentence_and_frees_what_was_held(monkeypatch):
-    monkeypatch.setenv(memory.VARIABLE, "0.25")
+    monkeypatch.setenv(memory.VARIABLE, "0.25")  # of a GPU: on a CPU nothing is said of it
     held = []
 
     def greedy():
         mine = torch.zeros(10)
         held.append(weakref.ref(mine))
-        raise torch.OutOfMemoryError(FULL)
+        return mine, torch.empty(10**14)
 
-    with pytest.raises(ERRORS["gpu_memory"][0]) as caught:
+    with pytest.raises(ERRORS["cpu_memory"][0]) as caught:
         time_call(greedy, device="cpu")
     gc.collect()
     assert held[0]() is None  # although the exception, as in IPython, is still there
-    assert str(caught.value) == (
-        "cpu ran out of memory: a call asked for 34.00 GiB, and 0.0 of 0.0 GiB are free now; FLASHLAB_GPU_FRACTION lets this process"
-        " hold 25% of it. What the call held was freed, so you can go on: take a smaller n or batch, or del tensors you no longer need."
-    )
+    assert str(caught.value) == f"the CPU ran out of memory: a call asked for 372,529.03 GiB. {GO_ON}"
 
 
-def test_a_fault_in_other_words_is_explained_too():
-    with pytest.raises(MemoryError, match=r"asked for an unknown amount, and 0\.0 of 0\.0 GiB are free now\. What"), out_of_memory_explained("cpu"):
-        raise torch.OutOfMemoryError("no words")
+@pytest.fixture
+def played_gpu(monkeypatch):
+    """Of 8 GiB, 2 are free."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 2**30, 8 * 2**30))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
 
-def test_other_faults_pass():
-    with pytest.raises(ZeroDivisionError), out_of_memory_explained("cpu"):
-        1 / 0
+@pytest.mark.parametrize("share, limit", [("0.25", "; FLASHLAB_GPU_FRACTION lets this process hold 25% of it"), ("", "")])
+@pytest.mark.parametrize("words, asked", [(FULL, "34.00 GiB"), ("no words", "an unknown amount")])
+def test_on_a_gpu_the_sentence_says_what_is_free_and_the_share(played_gpu, monkeypatch, words, asked, share, limit):
+    monkeypatch.setenv(memory.VARIABLE, share)
+    with pytest.raises(ERRORS["gpu_memory"][0]) as caught, out_of_memory_explained("cuda"):
+        raise torch.OutOfMemoryError(words)
+    assert str(caught.value) == f"cuda ran out of memory: a call asked for {asked}, and 2.0 of 8.0 GiB are free now{limit}. {GO_ON}"
+
+
+def test_a_call_on_a_gpu_that_fills_the_cpus_memory_is_not_the_gpus_fault(played_gpu):
+    with pytest.raises(MemoryError, match="^the CPU ran out of memory: a call asked for 3.00 GiB"), out_of_memory_explained("cuda"):
+        raise RuntimeError(CPU_FULL.format(3 * 2**30))
+
+
+@pytest.mark.parametrize("size, asked", [(3 * 2**30, "3.00 GiB"), (2**30 - 2**20, "1,023.00 MiB"), (2**19, "0.50 MiB"), (4 * 10**14, "372,529.03 GiB")])
+def test_bytes_are_said_in_a_readable_unit(size, asked):
+    assert asked_for(RuntimeError(CPU_FULL.format(size))) == asked
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError(), RuntimeError("shapes differ"), RuntimeError(), ValueError(CPU_FULL)], ids=repr)
+def test_other_faults_pass_unchanged(fault):
+    with pytest.raises(type(fault)) as caught, out_of_memory_explained("cpu"):
+        raise fault
+    assert caught.value is fault and fault.__cause__ is fault.__context__ is None and not ran_out(fault)
 
 
 @pytest.mark.gpu

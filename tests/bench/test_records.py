@@ -56,6 +56,33 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line, why):
         load(path)
 
 
+@pytest.mark.parametrize(
+    "name, value, why",
+    [
+        ("time_ms", None, "time_ms is None, which is no float"),
+        ("time_ms", "0.1", "time_ms is '0.1', which is no float"),
+        ("time_ms", True, "time_ms is True, which is no float"),
+        ("time_ms", 0.0, "time_ms is 0.0, which is no number above 0"),
+        ("p20_ms", -1, "p20_ms is -1, which is no number above 0"),
+        ("p80_ms", float("inf"), "p80_ms is inf, which is no number above 0"),
+        ("tflops", float("nan"), "tflops is nan, which is no number above 0"),
+        ("n_q", 512.0, "n_q is 512.0, which is no int"),
+        ("batch", False, "batch is False, which is no int"),
+        ("causal", 1, "causal is 1, which is no bool"),
+        ("date", None, "date is None, which is no str"),
+        ("extra_bytes", "7", "extra_bytes is '7', which is no int or None"),
+        ("budget_ms", [], "budget_ms is [], which is no float or None"),
+        ("pass", "sideways", "pass is 'sideways', which is none of forward, backward"),
+    ],
+)
+def test_what_no_clock_can_have_told_is_named(tmp_path, name, value, why):
+    path = tmp_path / "gpu.jsonl"
+    path.write_text(f"{ONE.to_json()}\n{json.dumps({**json.loads(ONE.to_json()), name: value})}\n")
+    with pytest.raises(ERRORS["not_a_record"][0]) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}, line 2, is not a record: {why}. Delete the line or measure again."
+
+
 def test_without_a_path_every_recorded_file_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "RECORDED", tmp_path / "recorded")
     assert load() == []
@@ -151,6 +178,16 @@ def test_the_grid_and_the_growing_sequence_are_told_apart():
     assert on_grid([ONE, *line]) == [ONE]
     assert growing([ONE, *line, *other], "forward") == {"triton": line[::-1]}
     assert growing(line, "backward") == growing(line, "forward", causal=True) == {}
+
+
+def test_a_growing_sequence_is_of_one_run_whatever_was_timed_of_it_since():
+    """The grid shares one length with it: timed anew, that one would stand between two lengths of another run."""
+    run = [replace(ONE, batch=1, n_q=n, n_k=n, extra_bytes=4 * n, date="2026-01-01") for n in (8, 16, 32)]
+    shared, shorter = replace(run[1], date="2026-01-02"), [replace(one, date="2026-01-03") for one in run[:2]]
+    found = {"heads": ONE.heads, "head_dim": ONE.head_dim}
+    assert growing([*run, shared, *shorter], "forward", **found) == {"triton": run}
+    again = [replace(one, date="2026-01-04") for one in run]
+    assert growing([*again, *run], "forward", **found) == {"triton": again}
 
 
 def test_an_interrupted_run_is_found_again(monkeypatch):

@@ -63,6 +63,11 @@ def test_the_faster_variant_is_named_and_the_goal_is_its():
     ]
 
 
+@pytest.mark.parametrize("ratio, text", [(1.599, "1.599"), (1.5999, "1.5999"), (1.599996, "1.599996"), (1.58, "1.58")])
+def test_a_missed_goal_looks_missed(ratio, text):
+    assert f" {text} (goal 1.60: missed)" in means(run({"triton": 1.0, "sdpa-flash": ratio}))
+
+
 def test_an_incomplete_mean_says_so():
     made = [one for one in run({"triton": 1.0, "sdpa-flash": 2.0}) if one.n_q > 4096]
     assert "2.00 [4 of 10 cells] (goal 1.60: met)" in means(made)
@@ -106,6 +111,9 @@ def test_growth_stands_beside_its_factors():
     title, _, one, two = growth_table([second, first], "forward").splitlines()
     assert title == "forward, one sequence of n, 16 heads, head_dim 128, NVIDIA H200, recorded on 2026-01-02"
     assert one.split() == ["triton", "1,024", "1.500", "1,000"] and two.split() == ["triton", "2,048", "6.000", "4.00", "2,000", "2.00"]
+    fourfold = replace(first, n_q=4096, n_k=4096, time_ms=24.0, extra_bytes=4000)  # 2,048 is in the other half of --part
+    *_, line, note = growth_table([first, fourfold], "forward").splitlines()
+    assert line.split() == ["triton", "4,096", "24.000", "4.00", "4,000", "2.00"] and note.startswith("factor: of each doubling")
     stale = growth_table([replace(second, digest="0"), first], "forward")
     assert "triton*" in stale and stale.endswith("measure again with flashlab bench.")
 
@@ -113,8 +121,17 @@ def test_growth_stands_beside_its_factors():
 def test_shares_stand_in_a_table_with_noise_marked():
     steady, noisy = run({"triton": 1.0})[0], replace(run({"triton": 1.0})[1], p20_ms=0.9, p80_ms=1.1, extra_bytes=2**30)
     ceilings = Ceilings("NVIDIA H200", "bfloat16", bytes_per_s=4e12, flops_per_s=5e14)
-    head, one, two, note = shares([steady, noisy], ceilings).splitlines()
+    title, head, one, two, note = shares([steady, noisy], {"NVIDIA H200": ceilings}).splitlines()
     assert head.split()[:5] == ["kernel", "mask", "head_dim", "n", "ms"] and head.endswith("of roofline  of matmul  of copy  peak GiB  spread")
     assert one.split() == ["triton", "full", "128", "512", "1.000", "69", "268", "6.9%", "14%", "6.7%", "-", "0.0%"]
     assert two.split()[-2:] == ["1.25", "20%!"] and note == "! noisy: p20 to p80 is more than 10% of the median."
-    assert "noisy" not in shares([steady])
+    assert title == "NVIDIA H200, beside what is possible there" and "noisy" not in shares([steady]) and shares([]) == ""
+
+
+def test_shares_of_two_devices_are_two_tables_each_beside_its_own_ceilings():
+    here = run({"triton": 1.0})[0]
+    there = replace(here, device="NVIDIA A100-SXM4-80GB")
+    ceilings = {one.device: Ceilings(one.device, "bfloat16", 4e12, flops) for one, flops in ((here, 5e14), (there, 2.5e14))}
+    texts = shares([here, there], ceilings).split("\n\n")
+    assert [text.splitlines()[0].partition(",")[0] for text in texts] == [here.device, there.device]
+    assert [text.splitlines()[-1].split()[8] for text in texts] == ["14%", "27%"]

@@ -59,6 +59,20 @@ def test_without_a_gpu_the_newest_run_is_shown_and_said_to_be(kept, capsys, monk
     assert len(lines) == 4 and "2.00 tiles" in lines[3] and "<td" in table._repr_html_()
 
 
+def test_an_interrupted_run_does_not_hide_a_whole_one(kept):
+    records.append(made("steps/tiles", 7.0, date="2026-12-01T10:00:00+00:00"), kept / "nvidia-h200.jsonl")
+    assert [one.time_ms for one in steps.recorded(["tiles", "warps"])] == [2.0, 1.0, 1.5]
+    records.append(made("sdpa-flash", 7.5, date="2026-12-01T10:00:00+00:00"), kept / "nvidia-h200.jsonl")
+    assert [one.time_ms for one in steps.recorded(["tiles"])] == [7.0, 7.5]  # of these steps it is whole, and newer
+
+
+def test_without_a_gpu_what_has_no_use_is_named(kept, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(runtime, "device", lambda: "cpu")
+    assert cli.main(["bench", "steps", "--device", "cuda:7"]) == 0 and "so --device changed nothing;" in capsys.readouterr().out
+    assert cli.main(["bench", "steps", "--out", str(tmp_path / "new.jsonl")]) == 2
+    assert "flashlab bench steps, to fill" in capsys.readouterr().err and not (tmp_path / "new.jsonl").exists()
+
+
 def test_before_anything_is_recorded_the_table_has_what_is_known(nothing, capsys, monkeypatch):
     monkeypatch.setattr(runtime, "device", lambda: "cpu")
     table = steps.measure(head_dim=64)
@@ -286,7 +300,7 @@ def test_who_may_not_write_to_a_shared_installation_gets_a_file_of_their_own(kep
     assert steps.run(device="cuda") == 0 and (kept / "nvidia-h200.jsonl").read_text() == before
     said = capsys.readouterr().out
     own = Path("steps", "nvidia-h200.jsonl")  # not where `flashlab bench forward` keeps its own: these are of another grid
-    assert f"records were added to {own}" in said and "steps/fold, head_dim 128: 1.250 ms" in said and [one.time_ms for one in records.load(own)] == [1.25]
+    assert f"1 records were added to {own}" in said and "2.00 tiles" not in said.partition("added")[2] and "steps/fold, head_dim 128: 1.250 ms" in said and [one.time_ms for one in records.load(own)] == [1.25]
     monkeypatch.setattr(records.os, "access", lambda path, mode: True)
     assert steps.run(device="cuda") == 0 and (kept / "nvidia-h200.jsonl").read_text() != before
 
@@ -300,7 +314,7 @@ def test_the_command_shows_what_is_recorded_where_the_gpu_stays_taken_and_knows_
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for name, instead in (("compile_kinds", lambda *_: None), ("timed", busy), ("device_name", lambda device: "NVIDIA H200")):
         monkeypatch.setattr(steps, name, instead)
-    assert cli.main(["bench", "steps"]) == 0
+    assert cli.main(["bench", "steps", "--out", str(kept / "new" / "x.jsonl")]) == 0
     said = capsys.readouterr().out
     assert "GPU-1 was still taken after 5 s" in said and "Recorded results instead:" in said and "2.00 tiles" in said
     assert cli.main(["bench", "steps", "--device", "cuda:3"]) == 2 and "cuda:3" in capsys.readouterr().err

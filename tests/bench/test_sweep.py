@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flashlab.bench import sweep
+from flashlab.bench.lengths import too_large
 from flashlab.bench.peers import PEERS, Peer
 from flashlab.bench.records import Record
 from flashlab.bench.sweep import GROWTH, LENGTHS, Missing, grid, growth
@@ -152,6 +153,7 @@ def test_a_peer_that_cannot_is_skipped_with_its_reason():
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 34.00 GiB. GPU 0 has"), "out of memory, asking for 34.00 GiB", False),
         (torch.OutOfMemoryError("no words"), "out of memory, asking for an unknown amount", False),
+        (RuntimeError("DefaultCPUAllocator: you tried to allocate 3221225472 bytes."), "out of memory, asking for 3.00 GiB", False),
         (MemoryError("cuda ran out of memory: a call asked for 3 GiB, and so on. What to do."), "cuda ran out of memory: a call asked for 3 GiB, and so on", False),
         (ZeroDivisionError("a\n  bug"), "ZeroDivisionError: a bug", True),
         (RuntimeError("No available kernel. Aborting execution."), "SDPA has no such kernel here: it gives no reason", False),
@@ -161,6 +163,12 @@ def test_a_peer_that_cannot_is_skipped_with_its_reason():
 def test_a_peer_that_fails_is_named_and_the_others_go_on(fault, why, failed, pass_):
     missing, timed = run(TINY[:1], pass_, [peer("bad", fault), peer("good")])
     assert (missing.kernel, missing.why, missing.failed) == ("bad", why, failed) and isinstance(timed, Record)
+
+
+def test_a_problem_too_large_for_a_cpu_is_out_of_memory_and_no_failure():
+    """Math's scores alone are 400 TB: more than any process can address, so that none is really taken."""
+    (missing,) = sweep.sweep([AttentionProblem(10**7, 10**7, 1, dtype="float32")], "forward", [PEERS["sdpa-math"]], device="cpu", budget_ms=0)
+    assert missing.why == "the CPU ran out of memory: a call asked for 372,529.03 GiB" and too_large(missing) and not missing.failed
 
 
 @pytest.mark.skipif(device() != "cpu", reason="asks the CPU for a kernel that only a GPU has")

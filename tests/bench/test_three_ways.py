@@ -98,6 +98,32 @@ def test_count_false_counts_nothing(monkeypatch):
     assert three_ways(PROBLEM.with_(n_q=512), ["triton"], count=False)[0].where == "not measured: not recorded"
 
 
+@pytest.mark.parametrize("count", [True, False])
+def test_a_workload_or_a_pass_that_there_is_not_is_refused(count):
+    with pytest.raises(LookupError, match="no workload is called 'nonsense'; there are: standard, "):
+        three_ways(PROBLEM, ["triton", "nonsense"], count=count)
+    with pytest.raises(LookupError, match="triton has no pass 'sideways' to count; it has: forward, backward"):
+        three_ways(PROBLEM, ["triton"], "sideways", count=count)
+    with pytest.raises(LookupError, match="flash1 has no pass 'backward'"):
+        three_ways(PROBLEM, pass_="backward", workloads=["flash1"], count=count)
+
+
+def test_one_workload_may_be_a_plain_string():
+    assert [row.workload for row in three_ways(PROBLEM, "triton", count=False)] == ["triton"]
+
+
+@pytest.mark.parametrize("count", [True, False])
+def test_what_our_kernels_do_not_take_is_refused_before_anything_is_counted(monkeypatch, count):
+    monkeypatch.setattr(module, "count_or_recall_many", lambda requests, **_: pytest.fail("it counts"))
+    for workload, pass_ in TRACED:
+        with pytest.raises(ValueError, match="head_dim is 512; the kernels take at most 256"):
+            three_ways(PROBLEM.with_(head_dim=512), workload, pass_, count=count)
+        with pytest.raises(ValueError, match="dtype is 'float64'; it must be one of float16, bfloat16, float32"):
+            three_ways(PROBLEM.with_(dtype="float64"), workload, pass_, count=count)
+    (standard,) = three_ways(PROBLEM.with_(head_dim=512, dtype="float64"), "standard", count=False)  # PyTorch's takes both
+    assert standard.predicted_bytes and standard.traced is None
+
+
 def test_with_a_gpu_that_counts_its_own_tiles_and_l2_are_taken(monkeypatch):
     monkeypatch.setattr(runtime, "device", lambda: "cuda")
     monkeypatch.setattr(runtime, "gpu_found", lambda: GpuFound(True, name="NVIDIA A100-SXM4-80GB"))

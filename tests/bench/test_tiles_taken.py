@@ -54,6 +54,18 @@ def test_a_launcher_takes_the_same_tile(on, name, dtype, head_dim):
         assert heads_taken(problem) == tiles.heads_at_once(k) and heads_taken(problem, of_queries=True) == tiles.heads_at_once(q, 2)
 
 
+def test_what_no_kernel_of_ours_takes_has_no_tile():
+    large, double = AttentionProblem(64, 64, 512), AttentionProblem(64, 64, 64, dtype="float64")
+    for kernel in ("forward_kernel", "keys_kernel", "scores_kernel", "flash1_kernel"):
+        with pytest.raises(ValueError) as caught:
+            tile_taken(kernel, large, gpu("H200"))
+        assert str(caught.value) == "head_dim is 512; the kernels take at most 256. Split the heads into smaller ones."
+        with pytest.raises(ValueError) as caught:
+            tile_taken(kernel, double, gpu("H200"))
+        assert str(caught.value).startswith("dtype is 'float64'; it must be one of float16, bfloat16, float32.")
+    assert tile_taken("somebody_else_s", large, gpu("H200")) is tile_taken("somebody_else_s", double, gpu("H200")) is None
+
+
 def row(workload, problem, name, monkeypatch, pass_="forward"):
     """What three_ways says of a workload that nobody counted, on this GPU."""
     monkeypatch.setattr("flashlab.bench.three_ways._gpu_of", lambda one, records: (name, gpu(name)))

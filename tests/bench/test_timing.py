@@ -1,14 +1,18 @@
 """The clock: waits for the work, warms up, repeats, and tells the spread. No assertion here depends on speed."""
 
 import itertools
+import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from flashlab.bench import honest, timing
+from flashlab.bench.records import load, path_for
 from flashlab.bench.timing import Timing, _CudaClock, device_name, time_call
+from flashlab.errors import ERRORS
 from flashlab.runtime import device
 
 
@@ -47,7 +51,18 @@ def test_repeats_follow_the_budget_within_limits(sleep):
     calls = []
     found = time_call(lambda: calls.append(sleep(0.01)), device="cpu", warmup_ms=0, budget_ms=1, least=7)
     assert found.repeats == 7 and len(calls) == 9
-    assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=1e9).repeats == 1000
+    for budget_ms in (1e9, float("inf")):
+        assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=budget_ms).repeats == 1000
+    assert time_call(lambda: None, device="cpu", warmup_ms=0, budget_ms=0, least=1200).repeats == 1200  # asked for, so more than the most
+
+
+def test_reading_the_clocks_is_not_held_against_many_short_calls():
+    clock = timing._CpuClock()
+    clock.told, clock.other = [1e-4] * 5000, [9e-4] * 5000  # the second clock is read outside of the first
+    clock.audit(lambda: None, 1e-4)
+    clock.other = [1e-2] * 5000
+    with pytest.raises(RuntimeError, match="the timer says 0.1 ms where a second clock says 10 ms"):
+        clock.audit(lambda: None, 1e-4)
 
 
 def test_what_the_call_raises_is_raised():
@@ -60,11 +75,32 @@ def test_least_must_be_a_count():
         time_call(lambda: None, device="cpu", least=0)
 
 
+@pytest.mark.parametrize("given", ["meta", "mps", "gpu", "cuda", "cuda:0", torch.device("mps")])
+def test_a_device_without_a_clock_is_refused(monkeypatch, given):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ERRORS["timed_device"][0]) as caught:
+        time_call(lambda: None, device=given)
+    assert str(caught.value) == f"device is {str(given)!r}; calls are timed on a CPU and on CUDA GPUs, here cpu. Pass one of these, or leave device out."
+
+
+def test_the_gpus_that_are_here_are_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="^device is 'cuda:2'; calls are timed on a CPU and on CUDA GPUs, here cpu, cuda:0, cuda:1. Pass"):
+        time_call(lambda: None, device="cuda:2")
+
+
 def test_repr_reads_as_a_sentence():
     assert repr(Timing(1.5, 1.45, 1.55, 9, "a GPU")) == "1.5 ms (p20 1.45, p80 1.55; 9 repeats on a GPU)"
     noisy = "1.5 ms (p20 1.25, p80 2; 9 repeats on a GPU); noisy: the spread is 50% of the median"
     assert repr(Timing(1.5, 1.25, 2.0, 9, "a GPU")) == noisy
     assert Timing(0.0, 0.0, 0.0, 5, "").spread == 0
+
+
+def test_what_is_said_of_the_recorded_spreads_is_so():
+    said = re.search(r"(\d+) of the first (\d+) records passed (0\.\d+), none (0\.\d+)", Path(timing.__file__).read_text())
+    wide, first, usual, most = int(said[1]), int(said[2]), float(said[3]), float(said[4])
+    spreads = [timing.spread(one.time_ms, one.p20_ms, one.p80_ms) for one in load(path_for("NVIDIA H200"))[:first]]
+    assert len(spreads) == first and sum(one > usual for one in spreads) == wide and max(spreads) < most < timing.WIDE
 
 
 def test_a_spread_too_wide_is_refused_where_asked(sleep):

@@ -1,5 +1,6 @@
 """Every lesson and lab keeps the form that the README promises, and carries what a reader without a kernel needs to see."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import nbformat
 import pytest
 
 from flashlab.bench import records, report
+from flashlab.notebook import source
 
 LESSONS = sorted(Path(__file__).parents[2].glob("notebooks/[0-9][0-9]_*.ipynb"))
 LABS = sorted(Path(__file__).parents[2].glob("notebooks/labs/lab[0-9]*.ipynb"))
@@ -265,3 +267,13 @@ def test_cells_checked_by_nbval_do_not_depend_on_the_machine(path):
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_no_markdown_image_lacks_alt_text(path):
     assert not re.search(r"!\[\s*\]\(", words(read(path)))
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
+def test_code_of_the_library_that_an_output_shows_is_as_it_is_now(path):
+    listed = re.compile(r"`{3,}python\n# (flashlab/\S+)\.py, line \d+\n(?:@.*\n)*(?:def|class) (\w+)")
+    for output in outputs(read(path)):
+        shown = output.get("data", {}).get("text/markdown", "")
+        if found := listed.match(shown):
+            thing = getattr(importlib.import_module(found[1].replace("/", ".")), found[2])
+            assert shown == source(thing).data, f"{found[2]} is not as it was: run its cell again"

@@ -191,6 +191,43 @@ def test_accesses_that_touch_nothing_and_events_that_move_nothing_leave_no_mark(
         assert (result.requested, result.dram, result.dirty) == ({}, {}, {})
 
 
+def test_a_tensor_without_a_shape_is_named():
+    trace = Trace("by hand", tensors={"y": (4, 4, 1)})
+    trace.append("load", "x", rows=4, cols=4, bytes=16)
+    with pytest.raises(LookupError) as caught:
+        through_cache(trace, 100, slots=1)
+    assert str(caught.value) == (
+        "x moves bytes, but the trace has no shape of it, which a cache needs. Give it: Trace(tensors={'x': (rows, cols, bytes of an element)})."
+    )
+
+
+@pytest.mark.parametrize(
+    "option, given, needed",
+    [
+        ("share", -1, "a number above 0 and up to 1. Pass e.g. share=0.83."),
+        ("share", 0, "a number above 0 and up to 1. Pass e.g. share=0.83."),
+        ("share", 1.01, "a number above 0 and up to 1. Pass e.g. share=0.83."),
+        ("dirty_share", -0.1, "a number from 0 to 1. Pass e.g. dirty_share=0.47."),
+        ("dirty_share", float("nan"), "a number from 0 to 1. Pass e.g. dirty_share=0.47."),
+        ("drift", 1, "a number of at least 0 and below 1. Pass e.g. drift=0.2."),
+        ("drift", -3, "a number of at least 0 and below 1. Pass e.g. drift=0.2."),
+        ("block_bytes", 0, "a whole number of at least 1. Pass block_bytes=1 or more."),
+        ("block_bytes", -5, "a whole number of at least 1. Pass block_bytes=1 or more."),
+        ("dirty_before", -1, "a whole number of at least 0. Pass dirty_before=0 or more."),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(option, given, needed):
+    with pytest.raises(ValueError) as caught:
+        through_l2(SCHEDULES["forward"](PROBLEM), "H200", **{option: given})
+    assert str(caught.value) == f"{option} is {given}; it must be {needed}"
+
+
+@pytest.mark.parametrize("options", [{"l2_bytes": -1000}, {"l2_bytes": 100, "most_dirty_bytes": -1}])
+def test_a_cache_of_less_than_nothing_is_refused(options):
+    with pytest.raises(ValueError, match=f"{list(options)[-1]} is -1.*; it must be a whole number of at least 0"):
+        through_cache(SCHEDULES["forward"](PROBLEM), slots=4, **options)
+
+
 # -- what an H200 counted ----------------------------------------------------------------------------------------------------------
 H200 = AttentionProblem(4096, 4096, 64, heads=8)  # KERNELS.md, section 4
 

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given as each, settings
+from hypothesis import strategies as st
 
 from flashlab.kernels.standard import standard
 from flashlab.problem import AttentionProblem
@@ -80,6 +82,42 @@ def test_an_expanded_tensor_counts_the_elements_it_has():
     row = torch.zeros(1, 10)
     assert touched_bytes(row.expand(50, 10)) == 40
     assert rows_of(lambda: torch.zeros(50, 10) + row.expand(50, 10))[-1] == ("add", 2000 + 40, 2000)
+
+
+def test_windows_that_overlap_count_each_element_once():
+    x = torch.ones(100)
+    assert rows_of(lambda: x.unfold(0, 10, 1).sum()) == [("sum", 400, 4)]
+    assert rows_of(lambda: torch.as_strided(x, (50, 2), (1, 1)).sum()) == [("sum", 51 * 4, 4)]
+    assert touched_bytes(x.unfold(0, 10, 20)) == 50 * 4 and touched_bytes(x[::2].unfold(0, 4, 1)) == 50 * 4
+    image = x.view(10, 10)
+    assert touched_bytes(image.unfold(0, 3, 1).unfold(1, 3, 1)) == 400 and touched_bytes(image[:, :5].unfold(1, 3, 1)) == 50 * 4
+    assert touched_bytes(x[:0].unfold(0, 0, 1)) == 0 == touched_bytes(torch.zeros(0, 5).expand(3, 0, 5))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@each(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), max_size=4))
+def test_touched_bytes_are_those_of_a_list_of_all_offsets(dimensions):
+    """Exactly, where each stride is a multiple of the next smaller one; else never more than the elements or the span."""
+    sizes, strides = [size for size, _ in dimensions], [stride for _, stride in dimensions]
+    span = 1 + sum(stride * (size - 1) for size, stride in dimensions)
+    x = torch.arange(span).as_strided(sizes, strides)
+    distinct, steps = len(x.unique()) * 8, sorted({stride for size, stride in dimensions if size > 1} - {0})
+    if all(larger % smaller == 0 for smaller, larger in zip(steps, steps[1:])):
+        assert touched_bytes(x) == distinct
+    else:
+        assert distinct <= touched_bytes(x) <= min(x.numel(), span) * 8
+
+
+@pytest.mark.parametrize("name, given", [("random_", ()), ("random_", (5,)), ("random_", (2, 5)), ("bernoulli_", (0.5,)), ("geometric_", (0.5,))]
+    + [(f"{name}_", ()) for name in ("exponential", "cauchy", "log_normal", "normal", "uniform")])  # fmt: skip
+def test_what_fills_a_tensor_with_random_numbers_reads_nothing(name, given):
+    x = torch.zeros(100)
+    assert rows_of(lambda: getattr(x, name)(*given)) == [(name, 0, 400)]
+
+
+def test_chances_that_are_a_tensor_are_read():
+    x, chances = torch.zeros(100), torch.full((100,), 0.5)
+    assert rows_of(lambda: x.bernoulli_(chances)) == [("bernoulli_", 400, 400)]
 
 
 def test_an_addend_times_zero_is_not_read():

@@ -15,8 +15,10 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashlab.errors import ERRORS
 from flashlab.problem import AttentionProblem
 from flashlab.reference.flash2 import flash2
+from flashlab.traffic.cache import through_l2
 from flashlab.traffic.interpreter import trace
 from flashlab.traffic.memory import Memory
 from flashlab.traffic.model import flash2_traffic
@@ -156,6 +158,48 @@ def test_an_access_to_two_tensors_is_two_events():
     assert out.tolist() == [0, 1, 2, 103, 104, 105, 106, 107]
     assert places(recorded, "load") == [("load", "a", 0, 0, 3, 1, 12), ("load", "b", 3, 0, 5, 1, 20)]
     assert [e.bytes_requested for e in recorded] == [12, 20, 32]
+
+
+@triton.jit
+def flat_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + index, tl.load(x_ptr + index, mask=index < n), mask=index < n)
+
+
+@pytest.mark.parametrize("shape", [(2048,), (64, 32), (8, 16, 16), (2, 4, 16, 16), (2, 2, 2, 16, 16)])
+def test_a_flat_copy_reads_each_byte_from_dram_whatever_the_tensor_s_shape(shape):
+    x, out = numbers(*shape), torch.zeros(shape, device=DEVICE)
+    recorded = trace(flat_kernel, 2, x, out, 2048, BLOCK=1024)
+    assert torch.equal(out, x) and recorded.bytes_by_tensor() == {("x", "load"): 8192, ("out", "store"): 8192}
+    assert through_l2(recorded, "H200").dram == {("x", "read"): 8192} and through_l2(recorded, "H200").dirty == {"out": 8192}
+
+
+def test_an_access_to_several_heads_is_an_event_for_each():
+    x, out = numbers(2, 2, 3, 2), torch.zeros(2, 2, 3, 2, device=DEVICE)
+    recorded = trace(flat_kernel, 2, x, out, 23, BLOCK=16, watch="out")  # the last element is masked off, as are 8 past the end
+    at = [(e.batch, e.head, e.row0, e.rows, e.cols, e.bytes, e.bytes_requested) for e in recorded if e.op == "load"]
+    assert at == [(0, 0, 0, 3, 2, 24, 24), (0, 1, 0, 3, 2, 24, 24), (1, 0, 0, 2, 2, 16, 16), (1, 0, 2, 1, 2, 8, 44), (1, 1, 0, 3, 2, 20, 20)]
+    stores = {(e.batch, e.head, e.row0): recorded.values[e.step]["out"] for e in recorded if e.op == "store"}
+    assert len(stores) == 5 and all(np.array_equal(value, x[b, h, row : row + len(value)].cpu()) for (b, h, row), value in [*stores.items()][:4])
+    np.testing.assert_array_equal(stores[1, 1, 0], [[18, 19], [20, 21], [22, np.nan]])
+
+
+@triton.jit
+def packed_kernel(q_ptr, k_ptr, scores_ptr, BQ: tl.constexpr):
+    row, inner = tl.arange(0, BQ), tl.arange(0, 16)
+    q = tl.load(q_ptr + row[:, None] * 16 + inner[None, :])  # the heads one after another
+    k = tl.load(k_ptr + tl.arange(0, 32)[None, :] * 16 + inner[:, None])
+    tl.store(scores_ptr + row[:, None] * 32 + tl.arange(0, 32)[None, :], tl.dot(q, k))
+
+
+def test_a_product_of_several_heads_is_named_by_the_first():
+    recorded = trace(packed_kernel, 1, numbers(4, 4, 16), numbers(1, 32, 16), torch.zeros(4, 4, 32, device=DEVICE), BQ=16)
+    assert [(e.op, e.tensor, e.head, e.row0, e.rows) for e in recorded] == [
+        *(("load", "q", head, 0, 4) for head in range(4)),
+        ("load", "k", 0, 0, 32),
+        ("compute", "scores", 0, 0, 4),
+        *(("store", "scores", head, 0, 4) for head in range(4)),
+    ]
 
 
 # -- which tensor, which place --------------------------------------------------------------------------------------------
@@ -356,9 +400,38 @@ def wide_kernel(x_ptr):
 
 def test_an_access_wider_than_an_element_needs_all_of_its_bytes():
     (event,) = trace(wide_kernel, 1, numbers(5, dtype=torch.int16))
-    assert (event.row0, event.bytes, event.bytes_requested) == (1, 8, 8)
+    assert (event.row0, event.rows, event.bytes, event.bytes_requested) == (1, 4, 8, 8)
     with pytest.raises(IndexError, match="would read x at element offset 3 .* 1 of the 2 lanes"):
         trace(wide_kernel, 1, numbers(4, dtype=torch.int16))
+
+
+@triton.jit
+def pairs_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    pair = tl.arange(0, BLOCK)
+    x, out = x_ptr.to(tl.pointer_type(tl.int64)), out_ptr.to(tl.pointer_type(tl.int64))
+    tl.store(out + pair, tl.load(x + pair, mask=pair < n), mask=pair < n)
+
+
+@pytest.mark.parametrize(
+    "shape, tiles",
+    [
+        ((512,), [(0, 512, 1)]),
+        ((4, 128), [(0, 4, 128)]),
+        ((2, 16, 16), [(0, 16, 16), (1, 16, 16)]),
+        ((2, 3), [(0, 2, 3)]),  # the second lane is in both rows
+    ],
+)
+def test_a_lane_of_two_elements_touches_both(shape, tiles):
+    x, out = numbers(*shape), torch.zeros(shape, device=DEVICE)
+    recorded = trace(pairs_kernel, 1, x, out, x.numel() // 2, BLOCK=256, watch="out")
+    assert torch.equal(out, x)
+    for op in ("load", "store"):
+        events = [e for e in recorded if e.op == op]
+        assert [(e.head, e.rows, e.cols) for e in events] == tiles
+        assert sum(e.bytes for e in events) == 4 * x.numel() and sum(e.bytes_requested for e in events) == 2048
+    values = np.stack([value["out"].view(np.float32) for value in recorded.values.values()])  # kept bit by bit
+    np.testing.assert_array_equal(values.reshape(shape), x.cpu())
+    assert through_l2(recorded, "H200").dram_bytes_read == 4 * x.numel()
 
 
 @triton.jit
@@ -470,6 +543,35 @@ def test_a_missing_watched_name_is_listed():
     )
 
 
+@triton.jit
+def masked_kernel(o_ptr, rows, cols, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
+    row, col = tl.arange(0, BLOCK)[:, None], tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(o_ptr + row * cols + col, row * 10.0 + col, mask=(row < rows) & (col < cols) & ((col <= row) | (not CAUSAL)))
+
+
+def test_a_watched_tensor_is_kept_as_it_is_stored_and_what_a_mask_leaves_out_is_no_number():
+    o = torch.full((4, 4), float("nan"), device=DEVICE)
+    recorded = trace(masked_kernel, 1, o, 4, 4, BLOCK=4, CAUSAL=True, watch="o")
+    np.testing.assert_array_equal(recorded.values[0]["o"], o.cpu())  # nan where nothing is stored
+    assert recorded.values[0]["o"][1, :2].tolist() == [10, 11]
+    o = torch.zeros(3, 5, device=DEVICE)
+    first, last = trace(masked_kernel, 2, o, 3, 5, BLOCK=4, CAUSAL=False, watch="o").values.values()
+    assert first["o"].tolist() == o[:, :4].tolist() and last["o"].tolist() == o[:, 4:].tolist() == [[4], [14], [24]]
+
+
+@triton.jit
+def spread_kernel(out_ptr, step, BLOCK: tl.constexpr):
+    tl.store(out_ptr + (step < 0) * (BLOCK - 1) + step * tl.arange(0, BLOCK), tl.arange(0, BLOCK) + 1.0)
+
+
+@pytest.mark.parametrize("step, given", [(1, [1, 2, 3, 4]), (-1, [4, 3, 2, 1]), (2, [1, None, 2, None, 3, None, 4])])
+def test_a_watched_vector_is_kept_in_its_own_order(step, given):
+    out = torch.full((7,), float("nan"), device=DEVICE)
+    recorded = trace(spread_kernel, 1, out, step, BLOCK=4, watch="out")
+    np.testing.assert_array_equal(recorded.values[0]["out"], np.array(given, float))
+    np.testing.assert_array_equal(recorded.values[0]["out"], out[: len(given)].cpu())
+
+
 # -- tiled q·kᵀ -----------------------------------------------------------------------------------------------------------------
 @triton.jit
 def scores_kernel(q_ptr, k_ptr, scores_ptr, n_q, n_k, d, BQ: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
@@ -501,6 +603,15 @@ def test_tiled_scores_with_a_loop_over_head_dim():
     last = [step for step, event in enumerate(recorded) if event.op == "compute"][-1]
     np.testing.assert_allclose(recorded.values[last]["acc"], scores[16:, 32:].cpu(), rtol=1e-5, atol=1e-5)
     assert places(recorded)[:3] == [("load", "q", 0, 0, 16, 16, 1024), ("load", "k", 0, 0, 16, 16, 1024), ("compute", "scores", 0, 0, 16, 16, 0)]
+
+
+@pytest.mark.parametrize("d, chunks", [(1, 1), (32, 2), (33, 3), (34, 3)])
+@pytest.mark.parametrize("n", [20, 17])  # of which the last tile has one row
+def test_a_chunk_of_one_column_is_no_less_a_product(n, d, chunks):
+    q, k, scores = torch.randn(n, d, device=DEVICE), torch.randn(n, d, device=DEVICE), torch.empty(n, n, device=DEVICE)
+    recorded = trace(scores_kernel, (2, 1), q, k, scores, n, n, d, BQ=16, BK=32, BD=16)
+    tiles = [("compute", "scores", row0, 0, rows, n, 0) for row0, rows in ((0, 16), (16, n - 16)) for _ in range(chunks)]
+    assert places(recorded, "compute") == tiles
 
 
 @triton.jit
@@ -690,6 +801,8 @@ def test_a_tuned_kernel_runs_with_what_you_choose():
 
 
 X = numbers(4)
+COMPLEX = torch.zeros(4, dtype=torch.complex64, device=DEVICE)
+PASS_ONE = "but a kernel takes tensors, numbers and tuples of them. Pass"
 
 
 @pytest.mark.parametrize(
@@ -723,6 +836,107 @@ def test_what_does_not_fit_is_said_word_for_word(call, kind, text):
     with pytest.raises(kind) as caught:
         call()
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (
+            lambda: trace(scalar_kernel, 1, np.zeros(4), X),
+            f"scalar_kernel was given a value of type ndarray for x_ptr, {PASS_ONE} torch.as_tensor(x_ptr).",
+        ),
+        (
+            lambda: trace(tuple_kernel, 1, Params(X, 3), [1, X], X, BLOCK=4),
+            f"tuple_kernel was given a value of type list for pair, {PASS_ONE} tuple(pair), or torch.as_tensor(pair) for a pointer.",
+        ),
+        (
+            lambda: trace(tuple_kernel, 1, Params("x", 3), (1, X), X, BLOCK=4),
+            f"tuple_kernel was given a value of type str for params.slopes, {PASS_ONE} one of these, or make params.slopes a tl.constexpr.",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, X, COMPLEX),
+            "scalar_kernel was given a tensor of torch.complex64 for out_ptr, but Triton has no such dtype. Pass torch.view_as_real(out_ptr).",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, X, X.to(torch.float8_e8m0fnu)),
+            "scalar_kernel was given a tensor of torch.float8_e8m0fnu for out_ptr, but Triton has no such dtype. Pass one that it has, e.g."
+            " out_ptr.float().",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, torch.empty(4, device="meta"), X),
+            "scalar_kernel was given a tensor on meta for x_ptr, but that holds no numbers. Pass torch.zeros_like(x_ptr, device='cpu').",
+        ),
+        (
+            lambda: trace(scalar_kernel, 1, X.to_sparse(), X),
+            "scalar_kernel was given a tensor of layout torch.sparse_coo for x_ptr, but a pointer needs its elements in one storage. Pass"
+            " x_ptr.to_dense().",
+        ),
+        (
+            lambda: trace(add_kernel, 1, X, X, X, 4, BLOCK=torch.tensor(4)),
+            "add_kernel was given a tensor for BLOCK, but a tl.constexpr is known when the kernel is compiled. Pass BLOCK.item().",
+        ),
+        (
+            lambda: trace(add_kernel, 1, X, X, X, 4, BLOCK=[4]),
+            "add_kernel was given a value of type list for BLOCK, but a tl.constexpr is a number or another value that hash() takes. Pass e.g."
+            " tuple(BLOCK).",
+        ),
+        (
+            lambda: trace(add_kernel, 1, X, None, X, 4, BLOCK=4),
+            "add_kernel was given None for y_ptr, but it computes with it. Pass a tensor or a number.",
+        ),
+        *(
+            (
+                lambda watch=watch: trace(scalar_kernel, 1, X, X, watch=watch),
+                f"scalar_kernel was given a value of type {kind} for watch, but it takes names of locals. Pass a string or a tuple of strings,"
+                " e.g. watch=('acc',).",
+            )
+            for watch, kind in ((3, "int"), (None, "NoneType"), ([3], "list"))
+        ),
+    ],
+)
+def test_a_value_that_triton_does_not_take_is_said_word_for_word(call, text):
+    with pytest.raises(ERRORS["trace_value"][0]) as caught:
+        call()
+    assert str(caught.value) == text
+
+
+def test_numbers_of_numpy_are_numbers():
+    out = torch.zeros(4, device=DEVICE)
+    assert trace(add_kernel, np.int64(1), X, X, out, np.int64(3), BLOCK=np.int32(4)).bytes_stored == 12
+    trace(tuple_kernel, 1, Params(X, np.float32(2.5)), (np.int8(1), X), out, BLOCK=4)
+    assert out.tolist() == [0, 3.5, 7, 10.5]
+
+
+@triton.jit
+def optional_kernel(bias_ptr, out_ptr, other_ptr, USE: tl.constexpr):
+    value = 1.0
+    if bias_ptr is not None:
+        value += tl.load(bias_ptr)
+    if USE:
+        value += tl.load(other_ptr)
+    tl.store(out_ptr, value)
+
+
+def test_none_is_a_value_for_a_pointer_that_the_kernel_does_not_follow():
+    out = torch.zeros(1, device=DEVICE)
+    assert trace(optional_kernel, 1, None, out, None, USE=False).tensor_names == ("out",) and out.item() == 1
+    trace(optional_kernel, 1, X[3:], out, None, USE=False)
+    assert out.item() == 4
+    with pytest.raises(TypeError, match="^optional_kernel was given None for bias_ptr or other_ptr, but it computes with it. Pass a tensor"):
+        trace(optional_kernel, 1, None, out, None, USE=True)
+
+
+@triton.jit
+def names_kernel(kernel, out_ptr, watch, warmup=0):
+    total = tl.load(kernel) + watch + warmup
+    tl.store(out_ptr, total)
+
+
+def test_a_kernel_s_parameters_may_be_called_as_those_of_trace():
+    out = torch.zeros(1, device=DEVICE)
+    trace(names_kernel, 1, kernel=X[1:], out_ptr=out, watch=10, warmup=100)
+    assert out.item() == 111
+    assert trace(names_kernel, 1, X, out, 10, watch="total").values[1]["total"] == 10  # given by position: the name is the tracer's
 
 
 @triton.jit
@@ -762,6 +976,83 @@ def test_bfloat16_that_is_cast_after_the_load_is_traced():
     x, out = torch.randn(16, 16, device=DEVICE).bfloat16(), numbers(1)
     recorded = trace(narrow_kernel, 1, x, out, HOW="cast")
     assert recorded.bytes_loaded == 512 and abs(out.item() - 2 * x.double().sum().item()) < 1e-4
+
+
+@triton.jit
+def add(a, b):
+    return a + b
+
+
+@triton.jit
+def add_wide(a, b):
+    return (a.to(tl.float32) + b.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def reduce_kernel(x_ptr, out_ptr, HOW: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, 8))
+    if HOW == "sum":
+        tl.store(out_ptr, tl.sum(x, 0))
+    if HOW == "argmax":
+        tl.store(out_ptr, tl.argmax(x, 0))
+    if HOW == "cumsum":
+        tl.store(out_ptr + tl.arange(0, 8), tl.cumsum(x, 0))
+    if HOW == "own":
+        tl.store(out_ptr, tl.reduce(x, 0, add))
+    if HOW == "fma":
+        tl.store(out_ptr + tl.arange(0, 8), tl.fma(x, x, x))
+    if HOW == "clamp":
+        tl.store(out_ptr + tl.arange(0, 8), tl.clamp(x, -1.0, 1.0, propagate_nan=tl.PropagateNan.ALL))
+    if HOW == "max":
+        tl.store(out_ptr, tl.max(x, 0))
+    if HOW == "min":
+        tl.store(out_ptr, tl.min(x, 0))
+    if HOW == "own, in float32":
+        tl.store(out_ptr, tl.reduce(x, 0, add_wide))
+    if HOW == "sum in float32":
+        tl.store(out_ptr, tl.sum(x, 0, dtype=tl.float32))
+
+
+def below_zero_and_above():
+    return (torch.arange(8.0, device=DEVICE) - 4).bfloat16()
+
+
+@pytest.mark.parametrize("how", ["sum", "own", "fma"])
+def test_reductions_and_the_like_in_bfloat16_are_refused(how):
+    with pytest.raises(TypeError, match=r"reduce_kernel computes in bfloat16 \(line \d+ of reduce_kernel\)"):
+        trace(reduce_kernel, 1, below_zero_and_above(), numbers(8), HOW=how)
+
+
+@pytest.mark.parametrize("how, expected", [("max", 3), ("min", -4), ("own, in float32", -4), ("sum in float32", -4)])
+def test_reductions_of_bfloat16_that_compute_in_float32_are_right(how, expected):
+    trace(reduce_kernel, 1, below_zero_and_above(), out := numbers(1), HOW=how)
+    assert out.item() == expected
+
+
+@pytest.mark.parametrize("how, at, expected", [("argmax", 0, 7), ("cumsum", 7, -4), ("clamp", 0, -1)])
+def test_what_triton_may_make_float32_first_is_refused_or_right(how, at, expected):
+    out = numbers(8)
+    try:
+        trace(reduce_kernel, 1, below_zero_and_above(), out, HOW=how)
+    except TypeError as fault:
+        assert str(fault).startswith("reduce_kernel computes in bfloat16 ")
+    else:
+        assert out[at] == expected  # Triton 3.6
+
+
+@triton.jit
+def whole_kernel(x_ptr, out_ptr, n):
+    lanes = tl.arange(0, 8)
+    tl.store(out_ptr + lanes, tl.load(x_ptr + lanes, mask=lanes < n, other=1))
+    tl.store(out_ptr + 8 + lanes, lanes - 3)
+    tl.store(out_ptr + 16 + lanes, (lanes - 3).to(tl.float64))
+    tl.store(out_ptr + 24 + lanes, lanes < 2)
+
+
+def test_whole_numbers_become_bfloat16_numbers_and_not_its_bits():
+    out = numbers(32, dtype=torch.bfloat16)
+    trace(whole_kernel, 1, torch.full((4,), 3.0, device=DEVICE).bfloat16(), out, 4)
+    assert out.tolist() == [3] * 4 + [1] * 4 + [*range(-3, 5)] * 2 + [1] * 2 + [0] * 6
 
 
 @gluon.jit

@@ -82,6 +82,41 @@ def test_a_tile_of_another_shape_is_refused_not_broadcast(shape):
     assert len(memory.trace) == 0 and (array == 0).all()
 
 
+@pytest.mark.parametrize("given", [slice(0, 6, 2), slice(None, None, -1), slice(0, 2.5), 3, [0, 1], None])
+def test_rows_are_a_slice_without_a_step(given):
+    memory = Memory()
+    q = memory.hbm("q", np.zeros((6, 4)))
+    for axis, ask in (("rows", lambda: q.load(given)), ("columns", lambda: q.load(slice(0, 2), given)), ("rows", lambda: q.store(given, np.zeros((3, 4))))):
+        with pytest.raises(TypeError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"{axis} of q are given as {given!r}; they must be a slice of whole numbers without a step, such as slice(0, 64), since the {axis} of a"
+            " tile lie side by side. Pass one."
+        )
+    assert len(memory.trace) == 0
+    assert q.load(slice(0, 2, 1)).shape == q.load(slice(np.int64(0), np.int64(2))).shape == (2, 4)
+
+
+def test_a_vector_has_no_columns_to_ask_for():
+    memory = Memory()
+    lse = memory.hbm("lse", np.zeros(6))
+    for ask in (lambda: lse.load(slice(0, 2), slice(0, 1)), lambda: lse.store(slice(0, 2), np.zeros(2), slice(3, 9))):
+        with pytest.raises(TypeError, match=r"columns of lse were asked for \(slice\(.*\), but it has one number in each row. Leave cols out."):
+            ask()
+    assert len(memory.trace) == 0
+
+
+@pytest.mark.parametrize("array, given", [([1, 2], "of type list"), (np.zeros((2, 3, 4)), "of shape (2, 3, 4)"), (np.float64(1), "of type float64"), (np.array(1), "of shape ()")])
+def test_hbm_holds_arrays_of_one_head(array, given):
+    memory = Memory()
+    with pytest.raises(TypeError) as caught:
+        memory.hbm("l", array)
+    assert str(caught.value) == (
+        f"l is {given}; HBM here holds NumPy arrays of shape (rows,) or (rows, cols). Pass one, e.g. np.asarray(l), or one head of several."
+    )
+    assert memory.trace.tensors == {}
+
+
 # -- SRAM ---------------------------------------------------------------------------------------------------------------------
 def test_hold_returns_the_tile_and_records_its_place():
     memory, acc = Memory(), np.zeros((4, 3), np.float32)
@@ -142,6 +177,17 @@ def test_release_of_some_frees_them_and_of_all_begins_the_next_program():
         (0, "release", "b", 8), (0, "release", "a", 8), (0, "release", "c", 8), (1, "hold", "a", 8),
     ]  # fmt: skip
     assert memory.trace.sram_by_step().tolist() == [8, 16, 24, 16, 8, 0, 8]
+
+
+def test_what_is_not_held_cannot_be_released():
+    memory = Memory()
+    with pytest.raises(LookupError, match="SRAM holds no 'nope', so it cannot be released. Held now: nothing. Pass names of these."):
+        memory.release("nope")
+    memory.hold("a", np.zeros(1))
+    memory.hold("b", np.zeros(1))
+    with pytest.raises(LookupError, match="Held now: a, b"):
+        memory.release("nope")
+    assert len(memory.trace) == 2
 
 
 # -- compute and watch --------------------------------------------------------------------------------------------------------

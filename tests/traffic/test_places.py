@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 import torch
 
 from flashlab.errors import ERRORS
 from flashlab.traffic import places
-from flashlab.traffic.places import Argument, Tile, cut, distinct, short_names, stored_tile
+from flashlab.traffic.places import Argument, Tile, cut, distinct, short_names
 
 VIEWS = {
     "plain": torch.zeros(3, 4, 5, 6),
@@ -84,26 +86,67 @@ def test_which_dimension_is_what(shape, per_row, rows, cols, at):
     argument = Argument("x", tensor, 0, per_row)
     index = (2, 1, 1, 3, 2)[5 - len(shape) :]
     offset = sum(i * stride for i, stride in zip(index, tensor.stride())) * 4
-    tile = argument.tile(argument.locate(np.array([offset]))[0], (1,))
+    tile = argument.tile(argument.locate(np.array([offset]))[0], np.ones(1, bool))
     assert (argument.rows, argument.cols) == (rows, cols) and (tile.batch, tile.head, tile.row0, tile.col0) == at
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_lanes_are_told_apart_by_head(view):
+    tensor = VIEWS[view]
+    argument = Argument("x", tensor, 0, False)
+    index = np.indices(tensor.shape)
+    offsets, chosen = sum(i * stride for i, stride in zip(index, tensor.stride())) * 4, index.sum(axis=0) % 2 == 0
+    parts = argument.by_head(argument.locate(offsets[chosen])[0], chosen)
+    assert (sum(lanes.astype(int) for _, lanes in parts) == chosen).all()  # each chosen lane once
+    for indices, lanes in parts:
+        tile = argument.tile(indices, lanes)
+        leading = tile.batch * (tensor.shape[-3] if tensor.dim() > 2 else 1) + tile.head
+        for dimension, found in argument.locate(offsets[lanes])[0].items():
+            np.testing.assert_array_equal(indices[dimension], found)
+        if view in ("plain", "permuted", "rows with gaps", "every other", "ones"):  # else elements share addresses
+            assert len(parts) == prod(tensor.shape[:-2]) and leading == next(n for n, heads in enumerate(parts) if heads[1] is lanes)
+            assert (np.ravel_multi_index(index[:-2, lanes], tensor.shape[:-2]) == leading).all()
+
+
 @pytest.mark.parametrize(
-    "lanes, block, turned, whole",
+    "lanes, block, whole",
     [
-        (lambda r, c: r[:, None] * 8 + c[None, :], (4, 2), False, False),
-        (lambda r, c: r[None, :] * 8 + c[:, None], (4, 2), True, False),
-        (lambda r, c: r * 8, (4, 1), False, False),
-        (lambda r, c: np.arange(8), (1, 8), False, True),
-        (lambda r, c: (r[:, None] * 8 + c[None, :])[None], (4, 2), False, False),
+        (lambda r, c: r[:, None] * 8 + c[None, :], (4, 2), False),
+        (lambda r, c: r[None, :] * 8 + c[:, None], (4, 2), False),
+        (lambda r, c: r * 8, (4, 1), False),
+        (lambda r, c: np.arange(8), (1, 8), True),
+        (lambda r, c: (r[:, None] * 8 + c[None, :])[None], (4, 2), False),
+        (lambda r, c: r[:, None] * 8, (4, 1), False),
+        (lambda r, c: r[None, :] * 8, (4, 1), False),
+        (lambda r, c: c[None, :], (1, 2), False),
+        (lambda r, c: c[:, None], (1, 2), False),
+        (lambda r, c: np.arange(16).reshape(1, 16), (2, 8), True),
     ],
-    ids=["tile", "transposed", "a column", "a row", "with a dimension of one"],
+    ids=[
+        *("tile", "transposed", "a column", "a row", "with a dimension of one", "(4, 1) on a column", "(1, 4) on a column", "(1, 2) on a row"),
+        *("(2, 1) on a row", "two rows in one"),
+    ],
 )
-def test_how_a_block_lies_on_its_tensor(lanes, block, turned, whole):
+def test_how_a_block_lies_on_its_tensor(lanes, block, whole):
     argument = Argument("x", torch.zeros(6, 8), 0, False)
     offsets = lanes(np.arange(4), np.arange(2)) * 4
-    tile = argument.tile(argument.locate(offsets.ravel())[0], offsets.shape)
-    assert (tile.block, tile.turned, tile.whole) == (block, turned, whole) and (tile.rows, tile.cols) == block
+    tile = argument.tile(argument.locate(offsets.ravel())[0], np.ones(offsets.shape, bool))
+    assert (tile.rows, tile.cols, tile.whole) == (*block, whole)
+    assert tile.block == (block if offsets.shape != (1, 16) else (1, 16))  # lanes along the rows, along the columns
+
+
+@pytest.mark.parametrize("kept", ["all", "a row", "a column", "a triangle", "one"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_mask_does_not_change_which_way_a_block_lies(turned, kept):
+    row, col = np.indices((4, 8))
+    chosen = {"all": row >= 0, "a row": row == 0, "a column": col == 0, "a triangle": col <= row, "one": (row == 0) & (col == 0)}[kept]
+    offsets = (row * 8 + col) * 4
+    if turned:
+        offsets, chosen = offsets.T, chosen.T
+    for cols in (8, 1) if kept == "a column" else (8,):  # a head_dim of 1 is a column too
+        argument = Argument("x", torch.zeros(4, 8)[:, :cols], 0, False)
+        tile = argument.tile(argument.locate(offsets[chosen])[0], chosen)
+        assert tile.block == ((8, 4) if turned and kept == "one" else (4, 8))  # a single lane lies either way
 
 
 def test_addresses_of_tensors_are_far_apart_and_aligned_alike():
@@ -137,8 +180,24 @@ def test_values_lose_what_lies_past_the_end():
     assert cut(np.zeros((4, 4)), tuple(square)).shape == (3, 1)
 
 
-def test_a_stored_value_has_the_tensor_s_orientation():
-    value, chosen = np.arange(6).reshape(2, 3), np.array([[True, True, False], [True, True, False]])
-    assert stored_tile(value, chosen, Tile()).tolist() == [[0, 1], [3, 4]]
-    assert stored_tile(value, chosen, Tile(turned=True)).tolist() == [[0, 3], [1, 4]]
-    assert stored_tile(np.array([7]), np.ones(3, bool), Tile()).tolist() == [7, 7, 7]
+@pytest.mark.parametrize(
+    "lanes, shape, filled",
+    [
+        ([[0, 1], [3, 4]], (2, 3), [[0, 1], [2, 3]]),
+        ([[0, 3], [1, 4]], (2, 3), [[0, 2], [1, 3]]),
+        ([4, 3, 1], (2, 3), [[None, 2], [1, 0]]),
+        ([2, 1, 0], (3,), [2, 1, 0]),
+        ([0, 2], (3,), [0, None, 1]),
+        ([0, 1], (2, 1), [[0], [1]]),
+        ([0, 0, 0], (1,), [2]),
+        ([0], (), [0]),
+    ],
+)
+def test_a_stored_tile_has_each_value_where_the_tensor_has_it(lanes, shape, filled):
+    argument, chosen = Argument("x", torch.zeros(shape), 0, False), np.ones(np.shape(lanes), bool)
+    indices = argument.locate(np.ravel(lanes) * 4)[0]
+    tile = argument.tile(indices, chosen)
+    for dtype, nothing in ((np.float16, np.nan), (np.int32, 0)):
+        values = argument.stored(np.arange(chosen.size, dtype=dtype), indices, tile)
+        assert values.dtype == dtype
+        np.testing.assert_array_equal(values, np.where(np.equal(filled, None), nothing, np.array(filled, float)))

@@ -137,6 +137,16 @@ def test_totals_are_sums_whatever_the_order(events):
 
 
 # -- values -------------------------------------------------------------------------------------------------------------------
+def test_a_note_needs_an_event_to_belong_to():
+    trace = Trace()
+    with pytest.raises(ValueError) as caught:
+        trace.note(row_max=np.ones(2), acc=np.ones(2))
+    assert str(caught.value) == (
+        "row_max, acc is noted before the trace has an event, and a value belongs to the event before it. Append the event first."
+    )
+    assert trace.values == {}
+
+
 def test_a_note_is_a_copy_at_the_last_step():
     trace = small()
     row_max = np.array([1.0, 2.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ import torch
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.runtime.errors import AutotunerError
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import flashlab
 from flashlab.traffic import triton_hooks
@@ -47,7 +50,7 @@ def run():
 def state():
     """Everything that a trace replaces, or that Triton's interpreter does."""
     owners = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base, JITFunction)
-    owners += (interpreter, interpreter.InterpretedFunction, interpreter.interpreter_builder, sys.modules[__name__])
+    owners += (interpreter, interpreter.InterpretedFunction, interpreter.interpreter_builder, interpreter.ReduceScanOpInterface, sys.modules[__name__])
     passing = ("grid_dim", "grid_idx", "__annotations__")
     return {(str(owner), name): id(inspect.getattr_static(owner, name)) for owner in owners for name in dir(owner) if name not in passing}
 
@@ -189,6 +192,49 @@ def sort_kernel(x_ptr):
     tl.store(lanes, tl.sort(tl.load(lanes)))
 
 
+# -- kernels made in a function -----------------------------------------------------------------------------------------------------
+def made(act, factor):
+    block, add, SCALE = 4, 1.0, tl.constexpr(factor)
+
+    @triton.jit
+    def scaled(x, more=add):
+        return act(x) * SCALE + more
+
+    @triton.jit
+    def made_kernel(x_ptr, *, BLOCK: tl.constexpr = block):
+        lanes = x_ptr + tl.arange(0, BLOCK)
+        tl.store(lanes, scaled(tl.load(lanes)))
+
+    return made_kernel
+
+
+def test_a_kernel_and_its_helpers_see_the_variables_of_the_function_that_made_them():
+    x, before = torch.arange(4.0, device=DEVICE), state()
+    for factor in (3.0, 5.0):  # two kernels of one source
+        trace(made(twice, factor), 1, x)
+    assert x.tolist() == [(i * 2 * 3 + 1) * 2 * 5 + 1 for i in range(4)] and state() == before
+
+
+MAKER = """
+import triton
+
+def maker():
+    import triton.language as tl
+
+    @triton.jit
+    def one_kernel(x_ptr):
+        tl.store(x_ptr, 1.0)
+
+    return one_kernel
+"""
+
+
+def test_a_kernel_sees_triton_language_where_only_its_maker_imported_it(tmp_path):
+    (tmp_path / "case.py").write_text(MAKER)
+    trace(runpy.run_path(str(tmp_path / "case.py"))["maker"](), 1, x := torch.zeros(1, device=DEVICE))
+    assert x.item() == 1
+
+
 # -- launches -----------------------------------------------------------------------------------------------------------------------
 @triton.autotune(configs=[triton.Config({"BLOCK": 4}, num_warps=2), triton.Config({"BLOCK": 8})], key=["n"])
 @triton.jit
@@ -223,6 +269,32 @@ def test_an_autotuned_kernel_is_launched_with_its_first_configuration():
     with triton_hooks.launches(lambda launch: (seen.append(launch.meta), launch())):
         tuned_kernel[(1,)](x, out, 4)
     assert out.tolist() == [2] * 4 and seen[0]["BLOCK"] == 4
+
+
+def set_block(arguments):
+    arguments["x_desc"].block_shape = [arguments["BLOCK"]]
+
+
+def holds_all(configs, named, **meta):
+    return [config for config in configs if config.kwargs["BLOCK"] >= named["n"]]
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": block}, pre_hook=set_block) for block in (4, 8)], key=["n"], prune_configs_by={"early_config_prune": holds_all}
+)
+@triton.jit
+def hooked_kernel(x_desc, out_ptr, n, BLOCK: tl.constexpr):
+    tl.store(out_ptr + tl.arange(0, BLOCK), x_desc.load([0]))
+
+
+def test_an_autotuned_kernel_s_hooks_are_called():
+    traced = []
+    x, out = torch.arange(8.0, device=DEVICE), torch.zeros(8, device=DEVICE)
+    with triton_hooks.launches(lambda launch: traced.append(trace(launch.kernel, launch.grid, *launch.args, **launch.meta))):
+        hooked_kernel[(1,)](TensorDescriptor.from_tensor(x, [1]), out, 6)  # BLOCK=4 is pruned; a block of 1 would not load
+        with pytest.raises(AutotunerError, match="early_config_prune"):
+            hooked_kernel[(1,)](TensorDescriptor.from_tensor(x, [1]), out, 9)
+    assert torch.equal(out, x) and [recorded.bytes_loaded for recorded in traced] == [32]
 
 
 @pytest.mark.parametrize("value, shape", [(3, ()), (2.5, ()), (True, ()), (tl.constexpr(4), ()), ("text", None), (None, None), ((1, 2), None)])
