@@ -1055,6 +1055,29 @@ def test_whole_numbers_become_bfloat16_numbers_and_not_its_bits():
     assert out.tolist() == [3] * 4 + [1] * 4 + [*range(-3, 5)] * 2 + [1] * 2 + [0] * 6
 
 
+@triton.jit
+def passed_on_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    if WIDE:
+        out_ptr = out_ptr.to(tl.pointer_type(tl.bfloat16))
+    tl.store(out_ptr + at, x, mask=at < BLOCK - 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_watched_values_of_16_and_8_bits_are_numbers_and_not_their_bits(dtype):
+    x = torch.tensor([1.5, -0.0, 2.0**-9, float("inf"), float("nan"), 3.0, -4.0, 5.0], device=DEVICE).to(dtype)
+    kept = trace(passed_on_kernel, 1, x, torch.zeros_like(x), 8, False, watch=("x", "out")).values[1]
+    np.testing.assert_array_equal(kept["x"], x.float().cpu())
+    np.testing.assert_array_equal(kept["out"], x.float().cpu()[:7])
+
+
+def test_a_watched_tensor_of_narrower_elements_than_the_lanes_keeps_their_bits():
+    x, out = below_zero_and_above(), torch.zeros(16, dtype=torch.uint8, device=DEVICE)
+    store = trace(passed_on_kernel, 1, x, out, 8, True, watch=("out",)).values[1]
+    assert store["out"].tolist() == out.tolist()[:14] == x.view(torch.uint8).tolist()[:14]
+
+
 @gluon.jit
 def gluon_kernel(x_ptr):
     pass
