@@ -6,7 +6,8 @@ Each access is one event, on the tensor argument it belongs to: the parameter's 
 like (`q_ptr` is q, and so is `Q`). Its tile is the rectangle around the elements touched, from the tensor's shape and
 strides: the last two dimensions are rows and columns, those before them batch and head, and a tensor without another
 argument's last dimension, such as lse beside q, has one number a row. An access that spans tensors or heads is one event
-for each.
+for each. Of a tensor of shape (batch, n, heads, head_dim) pass the view x.transpose(1, 2), whose pointer is the same: else
+heads are its rows, and a tile is one event for each of n.
 
 `bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
 as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.

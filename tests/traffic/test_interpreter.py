@@ -572,6 +572,22 @@ def test_a_watched_vector_is_kept_in_its_own_order(step, given):
     np.testing.assert_array_equal(recorded.values[0]["out"], out[: len(given)].cpu())
 
 
+@triton.jit
+def one_head_kernel(x_ptr, out_ptr, head, stride, D: tl.constexpr, BLOCK: tl.constexpr):
+    at = head * D + tl.arange(0, BLOCK)[:, None] * stride + tl.arange(0, D)[None, :]
+    tl.store(out_ptr + at, tl.load(x_ptr + at))
+
+
+def test_a_tensor_whose_heads_lie_within_its_rows_is_traced_tile_by_tile_as_its_view():
+    x = torch.randn(1, 8, 3, 16, device=DEVICE)  # (batch, n, heads, head_dim)
+    out = torch.zeros_like(x)
+    recorded = trace(one_head_kernel, 1, x.transpose(1, 2), out.transpose(1, 2), 2, x.stride(1), D=16, BLOCK=8)
+    assert [(e.op, e.head, e.row0, e.rows, e.cols) for e in recorded] == [("load", 2, 0, 8, 16), ("store", 2, 0, 8, 16)]
+    assert torch.equal(out[:, :, 2], x[:, :, 2]) and not out[:, :, :2].any()
+    recorded = trace(one_head_kernel, 1, x, out, 2, x.stride(1), D=16, BLOCK=8)
+    assert len(recorded) == 16 and recorded.bytes_loaded == recorded.bytes_stored == 8 * 16 * 4  # the same bytes, an event a row
+
+
 # -- tiled q·kᵀ -----------------------------------------------------------------------------------------------------------------
 @triton.jit
 def scores_kernel(q_ptr, k_ptr, scores_ptr, n_q, n_k, d, BQ: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
