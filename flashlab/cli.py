@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from flashlab.errors import error
+from flashlab.errors import error, is_known
 from flashlab.killed import when_killed
 
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
@@ -214,7 +214,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads, such as head, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at the end
         return BROKEN_PIPE
-    except (OSError, LookupError, MemoryError, RuntimeError, ValueError) as problem:
+    except Exception as problem:
+        if not is_known(problem) and not isinstance(problem, (OSError, LookupError, MemoryError, RuntimeError, ValueError)):
+            raise
         print(f"flashlab: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashlab.errors import error
+from flashlab.errors import error, is_known
 from flashlab.traffic.trace import Trace
 
 
@@ -82,6 +83,20 @@ def table(trace: Trace) -> str:
 
 
 def report(target: str, arguments: Sequence[str] = ()) -> int:
-    """Print the table of each launch; returns the exit status."""
-    print(*map(table, count(target, arguments)), sep="\n\n")
+    """Print the table of each launch; returns the exit status.
+
+    Where the file itself raises, its traceback is printed as Python would, without the frames that led to the file, and the
+    status is 1, as Python's.
+    """
+    try:
+        traces = count(target, arguments)
+    except Exception as fault:
+        if is_known(fault):
+            raise
+        file, frames = target.rpartition(":")[0], fault.__traceback__
+        while frames and frames.tb_frame.f_code.co_filename != file:
+            frames = frames.tb_next
+        traceback.print_exception(fault.with_traceback(frames or fault.__traceback__))
+        return 1
+    print(*map(table, traces), sep="\n\n")
     return 0

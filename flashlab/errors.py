@@ -269,6 +269,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "bench_place": (OSError, "--{option} cannot be written: {place} {why}. Pass a {needed} that you may write to."),
     "page_marks": (LookupError, "{page} has no line {mark!r}, between two of which the table goes. Put both back, as `git diff` shows them."),
     "bench_compare": (LookupError, "compare takes two files of records, and was given {given}: flashlab bench compare OLD.jsonl NEW.jsonl."),
+    "bench_missing": (FileNotFoundError, "there is no file {given} to compare. Results are written by flashlab bench --out {given}."),
     "bench_files": (LookupError, "{what} takes no files, and was given {given}. Results go to --out FILE; two files are for compare."),
     "timed_spread": (
         RuntimeError,
@@ -372,4 +373,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
 def error(name: str, **values: object) -> Exception:
     """The exception for one line of the table, filled in: `raise error("block", argument="block_q", given=0)`."""
     kind, text = ERRORS[name]
-    return kind(text.format(**values))
+    made = kind(text.format(**values))
+    made.line = name
+    return made
+
+
+def is_known(fault: BaseException) -> bool:
+    """Whether `error()` made it, so that its text says what to do and nobody needs a traceback."""
+    return getattr(fault, "line", None) in ERRORS

@@ -8,6 +8,7 @@ from flashlab import runtime  # before triton
 
 import pytest
 
+from flashlab.cli import main
 from flashlab.count import count, report, table
 
 FILE = f"""
@@ -76,6 +77,30 @@ def test_a_file_that_exits_with_a_fault_ends_the_count(file, capsys, end, code):
         report(f"{file}:copy_kernel")
     assert caught.value.code == code and capsys.readouterr().out == ""
     assert sys.path == path and sys.argv == argv
+
+
+def test_a_fault_of_the_file_itself_is_shown_as_python_shows_it_from_the_file_on(file, capfd):
+    file.write_text(f"{FILE}    raise ValueError('no data')\n")
+    assert main(["count", f"{file}:copy_kernel"]) == 1
+    said = capfd.readouterr()
+    lines = said.err.splitlines()
+    assert said.out == "" and lines[:1] + lines[-1:] == ["Traceback (most recent call last):", "ValueError: no data"]
+    assert [line for line in lines if line.startswith("  File")] == [f'  File "{file}", line {len(FILE.splitlines()) + 1}, in <module>']
+
+
+def test_a_fault_of_a_kernel_shows_its_line(file, capfd):
+    file.write_text(FILE.replace("tl.store(out_ptr + at, tl.load", "tl.store(out_ptr + at, tl.lode"))
+    assert main(["count", f"{file}:copy_kernel"]) == 1
+    said = capfd.readouterr().err
+    assert f'File "{file}", line 16, in copy_kernel' in said and said.splitlines()[-1].startswith("AttributeError: ")
+
+
+def test_what_the_tracer_refuses_is_one_line_of_whatever_class(file, capfd):
+    file.write_text(FILE.replace("(x, out, n)", "(x, out)"))
+    assert main(["count", f"{file}:copy_kernel"]) == 2
+    assert capfd.readouterr().err == (
+        "flashlab: copy_kernel was not given n; every parameter needs a value. Pass each by name, e.g. trace(copy_kernel, grid, ..., n=64).\n"
+    )
 
 
 def test_a_kernel_without_a_load_has_one_line(file):

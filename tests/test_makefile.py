@@ -392,6 +392,7 @@ def test_ctrl_c_ends_all_of_reproduce(machine, two, tmp_path, gpus):
     (tmp_path / "logs").mkdir()
     environment = {"PATH": str(tmp_path / "bin"), "TMPDIR": str(tmp_path / "logs")}
     options = {"cwd": machine.course, "env": environment, "start_new_session": True, "stdout": subprocess.PIPE, "text": True}
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's `command &` ignores Ctrl-C, and all it starts
     with subprocess.Popen([MAKE, "reproduce", "PYTHON=python3"], **options) as process:
         until = time.monotonic() + 20
         while len(log.read_text().splitlines()) < 1 + gpus and time.monotonic() < until:

@@ -183,6 +183,9 @@ def _name(one: Record | Missing | AttentionProblem) -> str:
 def _compare(files: Sequence[Path]) -> int:
     if len(files) != 2:
         raise error("bench_compare", given=len(files))
+    for file in files:
+        if not file.exists():
+            raise error("bench_missing", given=file)
     text, status = comparison(*map(records.load, files))
     print(text)
     return status

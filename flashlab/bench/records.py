@@ -163,17 +163,25 @@ def on_grid(records: Iterable[Record]) -> list[Record]:
 
 
 def growing(records: Iterable[Record], pass_: str, *, head_dim: int = 128, heads: int = 16, causal: bool = False) -> dict[str, list[Record]]:
-    """{kernel: its records of one sequence, in the order of n}, those kernels that were timed at two lengths or more.
-
-    Of each kernel the run with the most lengths, of several the newest: a factor between two lines never spans two runs.
-    """
+    """{kernel: the records of one run of one sequence, in the order of n}, those kernels that were timed at two lengths or more."""
     wanted = (pass_, 1, heads, head_dim, causal)
-    runs: dict[str, dict[str, dict[int, Record]]] = {}
+    lines: dict[str, list[Record]] = {}
     for one in records:
         if (one.pass_, one.batch, one.heads, one.head_dim, one.causal) == wanted and one.n_q == one.n_k and one.extra_bytes is not None:
-            runs.setdefault(one.kernel, {}).setdefault(one.date, {})[one.n_q] = one
-    fullest = {kernel: max(dates.items(), key=lambda run: (len(run[1]), run[0]))[1] for kernel, dates in runs.items()}
-    return {kernel: [run[n] for n in sorted(run)] for kernel, run in fullest.items() if len(run) > 1}
+            lines.setdefault(one.kernel, []).append(one)
+    runs = {kernel: sorted(fullest(line), key=lambda one: one.n_q) for kernel, line in lines.items()}
+    return {kernel: run for kernel, run in runs.items() if len(run) > 1}
+
+
+def fullest(records: Iterable[Record]) -> list[Record]:
+    """Those of one run on one device: of the run with the most of them, of several such the newest; [] where there are none.
+
+    So what is compared is never of two runs, and one that was interrupted does not hide a whole one.
+    """
+    runs: dict[tuple[str, str], list[Record]] = {}
+    for one in records:
+        runs.setdefault((one.device, one.date), []).append(one)
+    return max(runs.values(), key=lambda run: (len(run), run[0].date), default=[])
 
 
 def latest(records: Iterable[Record]) -> list[Record]:

@@ -141,22 +141,15 @@ def checked(names: Iterable[str]) -> list[str]:
 
 
 def recorded(names: Iterable[str] = STEPS, head_dim: int = 128, path: Path | None = None) -> list[Record]:
-    """One run's records of these steps, and of SDPA's flash kernel beside them; none if there is no run.
-
-    Of several runs it is the one that timed most, of those the newest: an interrupted run does not hide a whole one.
-    """
-    return _fullest(load(path), names, head_dim)
+    """One run's records of these steps, the fullest's (records.fullest), and of SDPA's flash kernel beside them; none if there is no run."""
+    return _of_ladder(load(path), names, head_dim)
 
 
-def _fullest(found: Iterable[Record], names: Iterable[str], head_dim: int) -> list[Record]:
+def _of_ladder(found: Iterable[Record], names: Iterable[str], head_dim: int) -> list[Record]:
     wanted = {BESIDE, *(f"steps/{name}" for name in names)}
     key = records.key_of("forward", problem(head_dim))
-    runs: dict[tuple[str, str], list[Record]] = {}
-    for one in found:
-        if one.kernel in wanted and one.problem == key:
-            runs.setdefault((one.date, one.device), []).append(one)
-    whole = [run for run in runs.values() if any(one.kernel != BESIDE for one in run)]
-    return max(whole, key=lambda run: (len(run), run[0].date), default=[])
+    run = records.fullest(one for one in found if one.kernel in wanted and one.problem == key)
+    return run if any(one.kernel != BESIDE for one in run) else []
 
 
 def load(path: Path | None = None) -> list[Record]:
@@ -195,5 +188,5 @@ def run(out: Path | None = None, device: str | None = None) -> int:
 
 def _show(found: list[Record]) -> int:
     for p in step_problems():
-        print("", Ladder(list(STEPS), p, _fullest(found, STEPS, p.head_dim)), sep="\n")
+        print("", Ladder(list(STEPS), p, _of_ladder(found, STEPS, p.head_dim)), sep="\n")
     return 0

@@ -6,7 +6,8 @@ Each access is one event, on the tensor argument it belongs to: the parameter's 
 like (`q_ptr` is q, and so is `Q`). Its tile is the rectangle around the elements touched, from the tensor's shape and
 strides: the last two dimensions are rows and columns, those before them batch and head, and a tensor without another
 argument's last dimension, such as lse beside q, has one number a row. An access that spans tensors or heads is one event
-for each.
+for each. Of a tensor of shape (batch, n, heads, head_dim) pass the view x.transpose(1, 2), whose pointer is the same: else
+heads are its rows, and a tile is one event for each of n.
 
 `bytes` are those touched: a masked-off lane touches none, and lanes of one access that share an address touch it once,
 as a GPU merges them. `bytes_requested` counts every lane. An atomic counts once, though it reads and writes.
@@ -53,9 +54,10 @@ def trace(
     The kernel really runs: its results are in the tensors afterwards, CUDA tensors included (they are copied to the host
     and back). Programs are numbered with axis 0 fastest, and run in that order. `watch` names locals of the kernel or of
     its helpers (row_max, acc): each is kept at the first event after it changed, at every compute event, and cut to the
-    rows and columns that exist there. A watched tensor is kept where it is stored: the event's tile, with NaN (0 in a dtype
-    without it) where nothing was; of an atomic its operands, and lane by lane where lanes share an element. Where the kernel
-    itself has a parameter called watch, give that by position; by name it is the kernel's, and nothing is watched.
+    rows and columns that exist there; bfloat16 and float8 become float32. A watched tensor is kept where it is stored: the
+    event's tile, with NaN (0 in a dtype without it) where nothing was; of an atomic its operands, and lane by lane where
+    lanes share an element. Where the kernel itself has a parameter called watch, give that by position; by name it is the
+    kernel's, and nothing is watched.
 
     Raises IndexError before memory is touched where a lane that no mask switches off is outside its tensor; TypeError,
     ValueError or LookupError where the arguments do not fit the kernel.
@@ -136,7 +138,7 @@ class _Recorder(triton_hooks.Listener):
         self.past: dict[str, object] = {}  # watched locals of helpers that have returned
         self.kept: dict[str, object] = {}
 
-    def access(self, op: str, address: np.ndarray, mask: np.ndarray, width: int, value: np.ndarray | None) -> np.ndarray:
+    def access(self, op: str, address: np.ndarray, mask: np.ndarray, width: int, value: object) -> np.ndarray:
         if not self.arguments:
             raise error("trace_no_tensor", kernel=self.kernel, line=self._line(), verb=_VERBS[op])
         if op != "load":
@@ -186,8 +188,9 @@ class _Recorder(triton_hooks.Listener):
 
     def _events(self, op, argument: Argument, offsets, chosen, width, requested, value) -> None:
         """One event for each head that the access touches; lanes that are masked off are asked for with the first."""
+        bits = None if value is None else value.data
         if width > argument.width:
-            (offsets, chosen, value), width = narrowed(offsets, chosen, value, width, argument.width), argument.width
+            (offsets, chosen, bits), width, value = narrowed(offsets, chosen, bits, width, argument.width), argument.width, None
         touched = offsets[chosen]
         heads = argument.by_head(argument.locate(touched)[0], chosen) if touched.size else [({}, chosen)]
         for number, (indices, lanes) in enumerate(heads):
@@ -202,7 +205,7 @@ class _Recorder(triton_hooks.Listener):
                     self.loaded[argument.name], self.fresh = (tile if tile.rows else None), True
                 self._note_changes()
             if op != "load" and argument.name in self.watch and tile.rows:
-                values = np.broadcast_to(value, lanes.shape)[lanes]
+                values = np.broadcast_to(bits if value is None else triton_hooks.values(value), lanes.shape)[lanes]
                 together = op == "atomic" and elements < count  # several lanes change one element: no value of theirs is the tile's
                 self.trace.note(**{argument.name: values if together else argument.stored(values, indices, tile)})
 
@@ -224,8 +227,8 @@ class _Recorder(triton_hooks.Listener):
         frames = [frame.f_locals for frame in self.run.frames()]
         for name in self.watch:
             found = next((places[name] for places in (*frames, self.past) if name in places), None)
-            array = triton_hooks.number(found)
-            if array is not None and self.kept.get(name) is not found:
+            array = None if self.kept.get(name) is found else triton_hooks.number(found)
+            if array is not None:
                 self.kept[name] = found
                 self.trace.note(**{name: cut(array, tiles or tuple(filter(None, map(self.loaded.get, ("q", "k")))))})
 

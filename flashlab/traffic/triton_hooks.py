@@ -21,6 +21,7 @@ from types import FrameType, FunctionType
 from typing import NamedTuple
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
@@ -28,7 +29,11 @@ from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper, mang
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 INTERPRETED = (JITFunction, interpreter.InterpretedFunction)
-WRONG_THERE = frozenset({"bf16", "fp8e4nv", "fp8e4b8", "fp8e4b15", "fp8e5", "fp8e5b16"})  # its NumPy arithmetic is wrong
+_BITS = {  # what NumPy has no dtype for and the interpreter keeps as whole numbers: torch's dtype of the same bits
+    "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz, "fp8e5": torch.float8_e5m2,
+    "fp8e5b16": torch.float8_e5m2fnuz,
+}  # fmt: skip
+WRONG_THERE = frozenset({*_BITS, "fp8e4b15"})  # its NumPy arithmetic is wrong
 _ARITHMETIC = ("binary_op", "unary_op", "create_clampf", "create_fma")  # all that Triton lets these dtypes reach
 _HOOK = "__flashlab__"  # what a rewritten kernel calls; in its module only while it runs
 
@@ -43,7 +48,7 @@ class Listener:
     def program(self, number: int) -> None:
         """The program with this linear number (axis 0 fastest) begins."""
 
-    def access(self, op: str, address: np.ndarray, mask: np.ndarray, width: int, value: np.ndarray | None) -> np.ndarray:
+    def access(self, op: str, address: np.ndarray, mask: np.ndarray, width: int, value: interpreter.TensorHandle | None) -> np.ndarray:
         """A load, store or atomic of `width` bytes a lane, before it happens; returns the real addresses (uint64)."""
         raise NotImplementedError
 
@@ -116,9 +121,15 @@ def number(value: object) -> np.ndarray | None:
     if isinstance(value, tl.tensor):
         if value.dtype.is_ptr():
             return None
-        return value.handle.data if value.type.is_block() else value.handle.data.reshape(())
+        return values(value.handle) if value.type.is_block() else values(value.handle).reshape(())
     value = value.value if isinstance(value, tl.constexpr) else value
     return np.asarray(value) if isinstance(value, (bool, int, float, np.number)) else None
+
+
+def values(handle: interpreter.TensorHandle) -> np.ndarray:
+    """What a handle holds, bfloat16 and float8 as float32. (The interpreter's own cast gets infinity, NaN or the smallest wrong.)"""
+    dtype = _BITS.get(handle.dtype.scalar.name)
+    return handle.data if dtype is None else torch.from_numpy(handle.data.copy()).view(dtype).float().numpy()
 
 
 class Launch(NamedTuple):
@@ -257,7 +268,7 @@ class Run:
         def real(op, pointers, mask, value=None):
             width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
             lanes = np.broadcast_to(True if mask is None else np.asarray(mask.data), pointers.data.shape)
-            data = listener.access(op, pointers.data, lanes, width, None if value is None else value.data)
+            data = listener.access(op, pointers.data, lanes, width, value)
             return dataclasses.replace(pointers, data=data)
 
         def right(handle):

@@ -171,6 +171,7 @@ def test_the_place_of_a_cell_names_what_the_grid_varies():
         (["growth", "--head-dim", "64"], "flashlab: growth can do nothing with --head-dim"),
         (["forward", "--page", "x.md"], "flashlab: forward can do nothing with --page, which is for lengths; it takes --quick, "),
         *((["steps", f"--{option}", *value], f"flashlab: steps can do nothing with --{option}") for option, *value in (["quick"], ["part", "9/2"], ["resume"], ["csv", "x"], ["figures", "x"], ["peers", "triton"])),
+        (["compare", "a", "b"], "flashlab: there is no file a to compare. Results are written by flashlab bench --out a.\n"),
         (["compare", "a", "b", "--quick"], "flashlab: compare can do nothing with --quick, which is for forward, backward, growth, lengths; it takes two files. Leave --quick out.\n"),
         (["forward", "--peers", "triton,fa3"], "flashlab: no peer is called 'fa3'; there are: triton, "),
         (["lengths", "--peers", "triton,sdpa-cudnn"], "flashlab: lab 1 does not compare 'sdpa-cudnn'; its table has a column for each of sdpa-math, "),

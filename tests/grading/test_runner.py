@@ -1,6 +1,5 @@
 """runner.py, serve.py and sandbox.py on functions of a line: what goes in, what comes out, and where no sandbox works."""
 
-import io
 import sys
 
 import numpy as np
@@ -148,11 +147,7 @@ def test_a_childs_text_is_bounded_and_moves_no_cursor(kind):
     assert fault.kind == "K\\x1b[2J" and fault.text.startswith("\\u202ex") and len(fault.text) < 2100
 
 
-def test_a_frame_of_many_arrays_or_of_numbers_without_size_is_refused():
+def test_a_frame_of_many_arrays_is_refused():
     many = {f"a{number}": np.zeros(1) for number in range(wire.MOST_ARRAYS + 1)}
     with pytest.raises(ValueError, match="101 arrays in one frame"):
         wire.unpack(wire.pack({}, many)[wire.PREFIX.size :])
-    blob = io.BytesIO()
-    np.lib.format.write_array_header_1_0(blob, {"descr": "<U0", "fortran_order": False, "shape": (10**18,)})
-    with pytest.raises(ValueError, match="not what its header says"):
-        wire._array(blob.getvalue())

@@ -572,6 +572,22 @@ def test_a_watched_vector_is_kept_in_its_own_order(step, given):
     np.testing.assert_array_equal(recorded.values[0]["out"], out[: len(given)].cpu())
 
 
+@triton.jit
+def one_head_kernel(x_ptr, out_ptr, head, stride, D: tl.constexpr, BLOCK: tl.constexpr):
+    at = head * D + tl.arange(0, BLOCK)[:, None] * stride + tl.arange(0, D)[None, :]
+    tl.store(out_ptr + at, tl.load(x_ptr + at))
+
+
+def test_a_tensor_whose_heads_lie_within_its_rows_is_traced_tile_by_tile_as_its_view():
+    x = torch.randn(1, 8, 3, 16, device=DEVICE)  # (batch, n, heads, head_dim)
+    out = torch.zeros_like(x)
+    recorded = trace(one_head_kernel, 1, x.transpose(1, 2), out.transpose(1, 2), 2, x.stride(1), D=16, BLOCK=8)
+    assert [(e.op, e.head, e.row0, e.rows, e.cols) for e in recorded] == [("load", 2, 0, 8, 16), ("store", 2, 0, 8, 16)]
+    assert torch.equal(out[:, :, 2], x[:, :, 2]) and not out[:, :, :2].any()
+    recorded = trace(one_head_kernel, 1, x, out, 2, x.stride(1), D=16, BLOCK=8)
+    assert len(recorded) == 16 and recorded.bytes_loaded == recorded.bytes_stored == 8 * 16 * 4  # the same bytes, an event a row
+
+
 # -- tiled q·kᵀ -----------------------------------------------------------------------------------------------------------------
 @triton.jit
 def scores_kernel(q_ptr, k_ptr, scores_ptr, n_q, n_k, d, BQ: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr):
@@ -1053,6 +1069,29 @@ def test_whole_numbers_become_bfloat16_numbers_and_not_its_bits():
     out = numbers(32, dtype=torch.bfloat16)
     trace(whole_kernel, 1, torch.full((4,), 3.0, device=DEVICE).bfloat16(), out, 4)
     assert out.tolist() == [3] * 4 + [1] * 4 + [*range(-3, 5)] * 2 + [1] * 2 + [0] * 6
+
+
+@triton.jit
+def passed_on_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    if WIDE:
+        out_ptr = out_ptr.to(tl.pointer_type(tl.bfloat16))
+    tl.store(out_ptr + at, x, mask=at < BLOCK - 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_watched_values_of_16_and_8_bits_are_numbers_and_not_their_bits(dtype):
+    x = torch.tensor([1.5, -0.0, 2.0**-9, float("inf"), float("nan"), 3.0, -4.0, 5.0], device=DEVICE).to(dtype)
+    kept = trace(passed_on_kernel, 1, x, torch.zeros_like(x), 8, False, watch=("x", "out")).values[1]
+    np.testing.assert_array_equal(kept["x"], x.float().cpu())
+    np.testing.assert_array_equal(kept["out"], x.float().cpu()[:7])
+
+
+def test_a_watched_tensor_of_narrower_elements_than_the_lanes_keeps_their_bits():
+    x, out = below_zero_and_above(), torch.zeros(16, dtype=torch.uint8, device=DEVICE)
+    store = trace(passed_on_kernel, 1, x, out, 8, True, watch=("out",)).values[1]
+    assert store["out"].tolist() == out.tolist()[:14] == x.view(torch.uint8).tolist()[:14]
 
 
 @gluon.jit

@@ -143,12 +143,22 @@ class Notebook:
         )
 
     def wait_kernel(self, expression: str, expected: str, timeout_s: float = 10) -> None:
-        """Wait until `kernel(expression)` is `expected`: what the page sends reaches the kernel a moment later."""
+        """Wait until `kernel(expression)` is `expected`: what the page sends reaches the kernel a moment later.
+
+        JupyterLab hands widgets' messages to another thread of the kernel than the one that answers here, so what a message
+        brings may not be there yet, not even enough of it for the expression: an error is waited out like any other answer.
+        """
         deadline = time.monotonic() + timeout_s
-        while (given := self.kernel(expression)) != expected:
+        while (given := self._answer(expression)) != expected:
             if time.monotonic() > deadline:
                 pytest.fail(f"{expression} stayed {given}, not {expected}")
             self.page.wait_for_timeout(100)
+
+    def _answer(self, expression: str) -> str:
+        try:
+            return self.kernel(expression)
+        except RuntimeError as fault:
+            return str(fault)
 
     def screenshot(self, name: str, locator=None) -> Path:
         """Save test-artefacts/<name>.png: the whole page, or one locator."""

@@ -1,6 +1,7 @@
 """box/wire.py: plain arrays come out as they went in; everything else is refused before memory is taken for it."""
 
-import io
+import ast
+import json
 
 import numpy as np
 import pytest
@@ -34,27 +35,33 @@ def test_other_kinds_are_not_sent(value):
         wire.pack({}, {"x": value})
 
 
-def npy(text: bytes, data: bytes = b""):
-    """A .npy of version 1 with this header."""
-    head = text + b" " * (63 - (10 + len(text)) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + data
-
-
 @pytest.mark.parametrize(
-    "blob",
+    "about, data",
     [
-        npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"),
-        npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"cos\nsystem\n"),
-        npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }"),
-        npy(b"__import__('os').system('true')"),
-        b"",
-        b"\x93NUMPY\x03\x00",
+        (["x", "<f8", [1000000000000]], b"12345678"),
+        (["x", "<f8", [2]], b"123456789012345"),
+        (["x", "|O", [1]], b"12345678"),
+        (["x", "<U0", [10**18]], b""),
+        (["x", "<f4,<f4", [1]], b"12345678"),
+        (["x", "(2)<f4", [1]], b"12345678"),
+        (["x", "<f3", [1]], b"12345678"),
+        (["x", "<f8\n", [1]], b"12345678"),
+        (["x", "<f8", [-1]], b"12345678"),
+        (["x", "<f8", [True]], b"12345678"),
+        (["x", "<f8", ["1"]], b"12345678"),
+        (["x", "<f8", [1.0]], b"12345678"),
+        (["x", "<f8", [1] * 33], b"12345678"),
+        (["x", "<f8", [0, 10**30]], b""),
+        (["x", "<f8", 1], b"12345678"),
+        (["x", 8, [1]], b"12345678"),
+        (["x", "<f8"], b"12345678"),
+        (7, b""),
     ],
 )
-def test_an_array_that_lies_is_refused(blob):
-    header = b'{"arrays": [["x", %d]]}' % len(blob)
+def test_an_array_that_lies_is_refused(about, data):
+    header = json.dumps({"arrays": [about]}).encode()
     with pytest.raises(Exception):  # noqa: B017  the runner takes any exception as a broken answer
-        wire.unpack(wire.HEADER.pack(len(header)) + header + blob)
+        wire.unpack(wire.HEADER.pack(len(header)) + header + data)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 20, wire.HEADER.pack(2) + b"[]", wire.HEADER.pack(4) + b"null"])
@@ -63,7 +70,15 @@ def test_a_header_that_is_none_is_refused(content):
         wire.unpack(content)
 
 
-def test_numpy_reads_what_is_sent():
-    header_size = wire.HEADER.unpack_from(body({}, {"x": np.arange(3)}))[0]
-    blob = body({}, {"x": np.arange(3)})[wire.HEADER.size + header_size :]
-    assert np.load(io.BytesIO(blob), allow_pickle=False).tolist() == [0, 1, 2]
+def test_arrays_lie_one_behind_another_and_can_be_written_to():
+    header, arrays = wire.unpack(body({}, {"n": np.array([7], np.int8), "x": np.arange(3.0), "none": np.zeros(0), "t": np.array(["q", "kv"])}))
+    assert header == {} and {name: array.tolist() for name, array in arrays.items()} == {"n": [7], "x": [0, 1, 2], "none": [], "t": ["q", "kv"]}
+    arrays["x"][0] = 5
+    assert all(array.flags.owndata and array.flags.aligned for array in arrays.values())
+
+
+def test_nothing_is_parsed_as_python(monkeypatch):
+    """Where two threads do so at once, Python 3.11 raises SystemError now and then: a student would lose the mark."""
+    monkeypatch.setattr(ast, "parse", lambda *_, **__: pytest.fail("parsed"))
+    monkeypatch.setattr(ast, "literal_eval", lambda *_, **__: pytest.fail("parsed"))
+    wire.unpack(body({}, {"x": np.arange(3), "t": np.array("text")}))
