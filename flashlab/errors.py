@@ -251,6 +251,16 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "mask_params": (TypeError, "the mask {mask} was given {given} parameter(s), but its functions take {needed}. Pass {needed}."),
     "mask_number": (ValueError, "the mask {mask} was given {given:,}; a whole number in a mask is at most {most:,} (2**30) in size. For no limit, give that."),
     "mask_whole": (TypeError, "the mask {mask} takes a whole number for {argument}, and was given the float {given}. Pass an int."),
+    "mask_per_head": (
+        ValueError,
+        "{argument} of the mask {mask} has shape {given}; a kernel reads it by head, so it must be a tensor of one number for each query"
+        " head, shape {needed}. Pass e.g. {argument}.expand(heads) where one number is for all.",
+    ),
+    "mask_narrow": (
+        TypeError,
+        "{function}, which a mask calls, computes in {given} ({line}), where Triton's interpreter gives wrong numbers without saying so."
+        " Cast to float32 before the arithmetic: x.to(tl.float32).",
+    ),
     "mask_value": (TypeError, "a parameter of the mask {mask} is of type {given}; it must be an int, a float or a tensor. Convert it first."),
     "mask_no_dscore": (
         RuntimeError,

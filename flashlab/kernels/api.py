@@ -47,8 +47,8 @@ def attention(
     """o (batch, heads, n_q, head_dim) from q of that shape and k, v (batch, kv_heads, n_k, head_dim); float16, bfloat16, float32.
 
     Any sizes and strides; heads, at least one, must be a multiple of kv_heads, head_dim at most 256. `causal` is aligned to
-    the bottom right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,) is one
-    more score in each row's sum, without a value. A row that sees no key gives 0. `return_lse` adds lse (batch, heads, n_q),
+    the bottom right and joins `mask` (flashlab.kernels.masks). `scale` is 1/√head_dim by default. `sink` (heads,), in any
+    of the three dtypes, is one more score in each row's sum, without a value. A row that sees no key gives 0. `return_lse` adds lse (batch, heads, n_q),
     float32, the natural log of each row's Σ exp(score), the sink's too; it has a gradient. `deterministic=False` takes the
     fused backward pass with atomics: dq may differ in its last bits from run to run, and on an H200 it was the slower one
     at every head_dim (tiles.py). `backend`: "auto" or "triton", for now the same.
@@ -64,7 +64,9 @@ def attention(
     """
     need_tensors(q=q, k=k, v=v, **({} if sink is None else {"sink": sink}))
     if not q.is_meta and torch.is_autocast_enabled(q.device.type):
-        q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
+        wanted = torch.get_autocast_dtype(q.device.type)
+        # As torch's own does: whole numbers and float64 stay what they are, and are refused below.
+        q, k, v = (x.to(wanted) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))
     _check(q, k, v, mask, sink, backend)
     if causal:
         mask = CAUSAL if mask is None else CAUSAL & mask
@@ -215,10 +217,14 @@ def _check(q, k, v, mask, sink, backend) -> None:
         raise error("head_dim_large", given=head_dim, most=LARGEST_HEAD_DIM)
     if head_dim == 0:
         raise error("size", argument="head_dim", given=0, least=1)
-    if mask is not None and not isinstance(mask, Mask):
-        raise error("mask", given=type(mask).__name__)
+    if mask is not None:
+        if not isinstance(mask, Mask):
+            raise error("mask", given=type(mask).__name__)
+        mask.check_heads(heads)
     if sink is not None and (sink.shape != (heads,) or sink.device != q.device):
         raise error("sink", given=tuple(sink.shape), device=sink.device, needed=(heads,), place=q.device)
+    if sink is not None and sink.dtype not in DTYPES:
+        raise error("kernel_dtype", argument="sink", given=sink.dtype)
     if backend not in BACKENDS:
         raise error("backend", given=backend, allowed=", ".join(BACKENDS))
 

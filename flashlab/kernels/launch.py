@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashlab.kernels.interpreted import narrow_refused
+
 ALIGNMENT = 16  # what Triton specialises on, of addresses in bytes and of ints
 INT32_END = 2**31
 MOST_PLANS = 1024  # of one kind; then all are forgotten, since sizes that change with each call would fill the memory
@@ -43,7 +45,8 @@ class Plan:
             tensors = (*map(described_by, self.described, tensors), *tensors[len(self.described) :])
         arguments = (*tensors, *self.numbers, *free)
         if not by_triton(self.kernel):
-            self.kernel[self.grid](*arguments, **self.constants, **self.options)
+            with narrow_refused():
+                self.kernel[self.grid](*arguments, **self.constants, **self.options)
         elif self.run is None:
             self.run = compiled_for(self, arguments)[self.grid]
         else:

@@ -12,7 +12,8 @@ calls the functions (joined_masks.py); it has no branch for any of them. Write y
 
     attention(q, k, v, mask=every_second(2))
 
-All functions end with the mask's own parameters; one annotated `int` refuses a float. i is a query's place **among the keys**: the last query is at n_k - 1,
+All functions end with the mask's own parameters; one annotated `int` refuses a float, and one annotated `per_head` takes
+only a tensor of one number for each query head. i is a query's place **among the keys**: the last query is at n_k - 1,
 so causal is `j <= i` also where n_q differs from n_k. Where n_q is larger, the first queries have i below 0: a function that
 loads by i must mask such loads. i and j never pass n_k - 1. A mask needs visible or score, or both; all else is optional:
 
@@ -43,8 +44,14 @@ from flashlab.errors import error
 from flashlab.kernels.joined_masks import MaskFunctions, no_function
 from flashlab.kernels.primitives import tanh
 
+# What the interpreter computes wrongly (interpreted.py), of torch's dtypes.
+WRONG_THERE = {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz}
 LARGEST_INT = 2**30  # of a mask's parameters: kernels add n to them in 32 bits
 FUNCTIONS = {"visible": 4, "key_range": 6, "query_range": 6, "score": 5, "dscore": 5}  # arguments before the mask's own
+
+
+class per_head:
+    """Annotates a mask's parameter that a kernel reads by `head`: a tensor of shape (heads,), checked at each call."""
 
 
 # -- what a caller holds ----------------------------------------------------------------------------------------------
@@ -73,8 +80,10 @@ class MaskKind:
         if len(counts) > 1 or min(counts) < 0:
             raise error("mask_arguments", mask=source.__name__, needed=", ".join(f"{n}: {FUNCTIONS[n]}" for n in given))
         self.parameters = counts.pop()
-        # By the parameter's place: its name, where a function asks for a whole number.
-        self.whole = {place: one.name for name, found in arguments.items() for place, one in enumerate(found[FUNCTIONS[name] :]) if one.annotation in (int, "int")}
+        annotated = [(place, one) for name, found in arguments.items() for place, one in enumerate(found[FUNCTIONS[name] :])]
+        # By the parameter's place: its name, where a function asks for a whole number, or for a number a head.
+        self.whole = {place: one.name for place, one in annotated if one.annotation in (int, "int")}
+        self.per_head = {place: one.name for place, one in annotated if one.annotation in (per_head, "per_head", "masks.per_head")}
 
     def __call__(self, *params: int | float | torch.Tensor) -> Mask:
         if len(params) != self.parameters:
@@ -113,6 +122,14 @@ class Mask:
     def __repr__(self) -> str:
         return " & ".join(f"{name.rsplit('.', 1)[-1]}{params}" for name, params in self.parts) or "no mask"
 
+    def check_heads(self, heads: int) -> None:
+        """Raises ValueError for a `per_head` parameter that is no tensor of one number for each of so many query heads."""
+        for name, params in self.parts:
+            for place, argument in KINDS[name].per_head.items():
+                shape = tuple(params[place].shape) if isinstance(params[place], torch.Tensor) else ()
+                if shape != (heads,):
+                    raise error("mask_per_head", mask=KINDS[name].__name__, argument=argument, given=shape, needed=(heads,))
+
     def encode(self) -> tuple[str, list[float], list[torch.Tensor]]:
         """(names, numbers, tensors): what an operator of torch can take. A name ends with the kinds of its parameters."""
         names, numbers, tensors = [], [], []
@@ -148,9 +165,9 @@ def decode(names: str, numbers: list[float], tensors: list[torch.Tensor]) -> tup
 
 
 def _right_there(x: torch.Tensor) -> torch.Tensor:
-    """x with its sign where torch only noted it, and float32 for bfloat16 in the interpreter, whose bfloat16 arithmetic is wrong."""
+    """x with its sign where torch only noted it, and in the interpreter float32 for a dtype whose arithmetic is wrong there."""
     x = x.resolve_neg()
-    return x.float() if x.dtype == torch.bfloat16 and runtime.mode() == "interpreter" else x
+    return x.float() if x.dtype in WRONG_THERE and runtime.mode() == "interpreter" else x
 
 
 NOTHING = MaskFunctions()
@@ -228,11 +245,11 @@ class prefix:
 class alibi:
     """alibi(slopes): a score loses slopes[head] for each place between query and key (Press et al. 2022).
 
-    slopes: (heads,), one for each query head; nothing checks that there are so many.
+    slopes: (heads,), one for each query head.
     """
 
     @triton.jit
-    def score(score, batch, head, i, j, slopes):
+    def score(score, batch, head, i, j, slopes: per_head):
         return score - tl.load(slopes + head).to(tl.float32) * tl.abs(i - j)
 
     @triton.jit

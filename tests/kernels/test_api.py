@@ -152,6 +152,24 @@ def test_autocast_sets_the_dtype():
         assert attention(q, k.half(), v).dtype == torch.float16
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_autocast_leaves_alone_what_torch_leaves_alone(dtype):
+    q, k, v = (x.to(dtype) for x in tensors())
+    with torch.autocast(DEVICE, dtype=torch.float16), pytest.raises(ERRORS["kernel_dtype"][0], match=f"^q has dtype {dtype}; the kernels take"):
+        attention(q, k, v)
+
+
+def test_autocast_s_own_attention_leaves_float64_alone():
+    q, k, v = (x.double() for x in tensors(9, 9))
+    with torch.autocast(DEVICE, dtype=torch.float16):
+        assert torch.nn.functional.scaled_dot_product_attention(q, k, v).dtype == torch.float64
+
+
+def test_a_sink_of_whole_numbers_is_refused():
+    with pytest.raises(ERRORS["kernel_dtype"][0], match="^sink has dtype torch.int64; the kernels take float16, bfloat16 and float32"):
+        attention(*tensors(), sink=torch.zeros(2, dtype=torch.int64, device=DEVICE))
+
+
 def test_a_second_derivative_is_refused():
     q, k, v = (x.requires_grad_() for x in tensors())
     (dq,) = torch.autograd.grad(attention(q, k, v).sum(), q, create_graph=True)
@@ -226,6 +244,11 @@ BAD = {
     "mask_device": (
         lambda q, k, v: attention(q, k, v, mask=masks.alibi(_other_device(torch.ones(2, device=DEVICE)))),
         f"a tensor in mask is on {OTHER}, but q is on {HERE}; both need the same device. Move it: tensor.to(q.device).",
+    ),
+    "mask_per_head": (
+        lambda q, k, v: attention(q, k, v, causal=True, mask=masks.alibi(torch.ones(1, device=DEVICE))),
+        "slopes of the mask alibi has shape (1,); a kernel reads it by head, so it must be a tensor of one number for each query head,"
+        " shape (2,). Pass e.g. slopes.expand(heads) where one number is for all.",
     ),
     "mask_no_dscore": (
         lambda q, k, v: attention(q.requires_grad_(), k, v, mask=no_derivative()).sum().backward(),

@@ -16,7 +16,9 @@ import triton.language as tl
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
+from triton.runtime.errors import InterpreterError
 
+from flashlab.errors import ERRORS
 from flashlab.kernels import masks
 from flashlab.kernels.api import attention
 from flashlab.kernels.masks import register
@@ -358,13 +360,60 @@ class squared_bias:
         return 1.0
 
 
-def test_a_mask_s_bfloat16_tensor_is_right_in_the_interpreter_too():
+NARROW = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", NARROW if runtime.mode() == "interpreter" else NARROW[:1])  # a GPU rounds each step to float8
+def test_a_mask_s_narrow_tensor_is_right_in_the_interpreter_too(dtype):
     q, k, v = (x.requires_grad_() for x in tensors())
-    bias = torch.randn(11, device=DEVICE).bfloat16()
+    bias = torch.randn(11, device=DEVICE).to(dtype)
     given, exact = (attention(q, k, v, mask=squared_bias(b)) for b in (bias, bias.float()))
     assert (given - exact).abs().max() < 2e-2  # of bfloat16's rounding, on a GPU
     (dq,), (right,) = (torch.autograd.grad(o.sum(), q) for o in (given, exact))
     assert (dq - right).abs().max() < 2e-2
+
+
+@triton.jit
+def halved(x):
+    return x.to(tl.bfloat16) * 0.5
+
+
+@register
+class cast_to_bfloat16:
+    @triton.jit
+    def score(score, batch, head, i, j, bias):
+        return score + tl.load(bias + j).to(tl.bfloat16).to(tl.float32)
+
+    @triton.jit
+    def dscore(score, batch, head, i, j, bias):
+        return halved(tl.load(bias + j))
+
+
+@pytest.mark.skipif(runtime.mode() == "cuda", reason="a GPU computes in bfloat16")
+def test_a_mask_that_computes_in_bfloat16_is_refused_in_the_interpreter_and_a_mere_cast_is_not():
+    q, k, v = (x.requires_grad_() for x in tensors())
+    o = attention(q, k, v, mask=cast_to_bfloat16(torch.randn(11)))
+    with pytest.raises(ERRORS["mask_narrow"][0]) as caught:
+        o.sum().backward()
+    line = inspect.getsourcelines(halved.fn)[1] + 2
+    assert str(caught.value) == (
+        f"halved, which a mask calls, computes in bfloat16 (test_attention.py, line {line}), where Triton's interpreter gives wrong numbers"
+        " without saying so. Cast to float32 before the arithmetic: x.to(tl.float32)."
+    )
+    assert attention(q, k, v).isfinite().all()  # and the interpreter is as it was
+
+
+@register
+class faulty:
+    @triton.jit
+    def score(score, batch, head, i, j):
+        return score.no_such_thing
+
+
+@pytest.mark.skipif(runtime.mode() == "cuda", reason="there the compiler finds it")
+def test_another_fault_of_a_mask_is_triton_s_to_tell():
+    with pytest.raises(InterpreterError, match="no_such_thing"):
+        attention(*tensors(), mask=faulty())
 
 
 def test_every_product_is_asked_for_in_ieee():

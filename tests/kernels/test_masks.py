@@ -191,6 +191,20 @@ def test_only_what_is_annotated_as_whole_must_be_whole():
     mixture(2, 0.5), mixture(torch.tensor(2), 1), masks.softcap(50), masks.softcap(50.0)
 
 
+def test_only_what_is_annotated_as_per_head_must_have_a_number_for_each():
+    @register
+    class tilted:
+        @triton.jit
+        def score(score, batch, head, i, j, slopes: masks.per_head, table):
+            return score * tl.load(slopes + head) + tl.load(table)
+
+    one, three = torch.ones(1, device=DEVICE), torch.ones(3, device=DEVICE)
+    tilted(three, one).check_heads(3)
+    for wrong in (one, three[None], 0.5):
+        with pytest.raises(ERRORS["mask_per_head"][0], match="^slopes of the mask tilted has shape"):
+            (masks.causal() & tilted(wrong, one)).check_heads(3)
+
+
 def test_wrong_masks_are_named():
     @triton.jit
     def visible(batch, head, i, j):
