@@ -25,7 +25,7 @@ import triton
 from triton.testing import do_bench
 
 from flashlab.kernels.launch import by_triton
-from flashlab.kernels.tiles import Tile, architecture
+from flashlab.kernels.tiles import DESCRIPTORS, Tile, architecture
 
 ON = os.environ.get("FLASHLAB_AUTOTUNE", "0") not in ("", "0")
 WARM_UP_MS, TIMED_MS = 10, 50  # of each candidate
@@ -74,14 +74,15 @@ def tuned(kernel, q: torch.Tensor, n_k: int, masks, usual, run: Callable[[object
         dtype = str(q.dtype).removeprefix("torch.")
         where = f"{torch.cuda.get_device_name(q.device)}, {dtype}, head_dim {head_dim}, {spelt_masks(masks)}"
         where += ", heads {} n_q {} n_k {} or fewer".format(*sizes)
-        CHOSEN[key] = fastest(f"{kernel.__name__} on {where}", usual, candidates(kernel.__name__, head_dim), run)
+        CHOSEN[key] = fastest(f"{kernel.__name__} on {where}", usual, candidates(kernel.__name__, head_dim, architecture(q.device)), run)
     return CHOSEN[key]
 
 
-def candidates(kernel: str, head_dim: int) -> tuple:
-    """What to try besides the table's own tile."""
+def candidates(kernel: str, head_dim: int, arch: int) -> tuple:
+    """What to try besides the table's own tile. No overlap where products read registers (DESCRIPTORS): there it spills 1 to 42 KB."""
     table = CANDIDATES[kernel]
-    return table[min(d for d in table if d >= head_dim)]
+    line = table[min(d for d in table if d >= head_dim)]
+    return tuple(tile for tile in line if arch in DESCRIPTORS or not getattr(tile, "overlap", False))
 
 
 def fastest(what: str, usual, others: tuple, run: Callable[[object], object]):

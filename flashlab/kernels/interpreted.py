@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from flashlab.errors import error, is_known
@@ -26,6 +25,8 @@ ARITHMETIC = ("binary_op", "unary_op", "create_fma", "create_clampf", "create_do
 @contextmanager
 def narrow_refused() -> Iterator[None]:
     """While open, arithmetic in WRONG raises TypeError, which names the function and its line."""
+    from triton.runtime import interpreter  # here, since a process that compiles has no use for it
+
     builder = interpreter.interpreter_builder
     usual = {name: getattr(builder, name) for name in ARITHMETIC}
     for name, operation in usual.items():

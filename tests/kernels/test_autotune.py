@@ -117,7 +117,7 @@ def test_trials_write_to_nothing_of_the_caller(on, monkeypatch):
     outputs = []
     monkeypatch.setattr(autotune, "time_ms", lambda run: outputs.append(run()) or float(len(outputs)))
     tile = Tile(32, 16, 4, 1)
-    monkeypatch.setattr(autotune, "candidates", lambda kernel, head_dim: ((tile,),) if kernel == "keys_kernel" else (tile,))
+    monkeypatch.setattr(autotune, "candidates", lambda kernel, head_dim, arch: ((tile,),) if kernel == "keys_kernel" else (tile,))
     given = [torch.randn(1, 2, 40, 16, dtype=torch.float16).requires_grad_() for _ in range(3)]
     before = [x.detach().clone() for x in given]
     o = attention(*given, causal=True)
@@ -130,6 +130,19 @@ def test_trials_write_to_nothing_of_the_caller(on, monkeypatch):
     again = attention(*given, causal=True)
     for ours, plain in zip((o, *gradients), (again, *torch.autograd.grad(again, given, torch.ones_like(o)))):
         torch.testing.assert_close(ours, plain)
+
+
+def test_overlap_is_tried_only_where_products_leave_their_operands_in_shared_memory(on, monkeypatch):
+    def tried(arch):
+        ran = []
+        monkeypatch.setattr(autotune, "architecture", lambda device: arch)
+        monkeypatch.setattr(autotune, "CHOSEN", {})
+        tuned(forward_kernel, q(), 1000, CAUSAL, USUAL, ran.append)
+        return set(ran)
+
+    line = CANDIDATES["forward_kernel"][128]
+    every, plain = {USUAL, *line}, {USUAL, *(tile for tile in line if not tile.overlap)}
+    assert every != plain and [tried(arch) for arch in (80, 86, 89, 90, 100, 120)] == [plain, plain, plain, every, every, plain]
 
 
 def test_every_candidate_is_a_tile_that_a_product_takes():

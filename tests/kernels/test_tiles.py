@@ -74,6 +74,12 @@ DTYPES = {64: "bfloat16", 128: "float16", 256: "bfloat16"}  # of each head_dim; 
 ARCHITECTURES = (80, 90, 100, 120)  # sm_86 and sm_89 take sm_80's lines and compile like it: the last test
 POINTERS = [{"kernel_name": name, "arch": 90, "head_dim": 128, "dtype": "bfloat16", "descriptors": False, "ragged": True} for name in ("forward", "fused")]
 NARROW = [{"kernel_name": "forward", "arch": 90, "head_dim": 64, "dtype": "bfloat16", "tile": FORWARD_SHORT[90, 64]}]
+# The float32 kernels that would spill most; keys and fused spill nothing at any head_dim, and take longer to compile.
+FLOAT32 = [
+    {"kernel_name": name, "arch": arch, "head_dim": head_dim, "dtype": "float32"}
+    for arch in (80, 90) for head_dim in (128, 256) for name in ("forward", "queries")
+]  # fmt: skip
+FLOAT32_SPILLED = {128: 0, 256: 1536}  # bytes
 SM_86 = [{"kernel_name": "queries", "arch": 86, "head_dim": head_dim, "dtype": dtype} for head_dim, dtype in DTYPES.items()]
 
 
@@ -88,7 +94,7 @@ def compiled(tmp_path_factory):
 
     Triton's cache is this run's own: what another run left would hide what this one finds.
     """
-    wanted = [*POINTERS, *NARROW, *SM_86] + [one for arch in ARCHITECTURES for head_dim in DTYPES for one in of_table(arch, head_dim)]
+    wanted = [*FLOAT32, *POINTERS, *NARROW, *SM_86] + [one for arch in ARCHITECTURES for head_dim in DTYPES for one in of_table(arch, head_dim)]
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     done = subprocess.run([sys.executable, kernel_compile.__file__], input=json.dumps(wanted), env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -105,6 +111,12 @@ def test_every_tile_fits_the_shared_memory_of_its_gpu(compiled, arch, head_dim):
         used = compiled(one)
         assert used["shared"] <= most, (one, used)
         assert used["registers"] > FEW, (one, used)
+
+
+@pytest.mark.parametrize("one", FLOAT32, ids=lambda one: f"{one['kernel_name']}-sm_{one['arch']}-{one['head_dim']}")
+def test_float32_spills_little_and_has_its_registers(compiled, one):
+    used = compiled(one)
+    assert used["spilled"] <= FLOAT32_SPILLED[one["head_dim"]] and used["registers"] > 128 and used["shared"] <= MAX_SHARED[86], used
 
 
 def test_dk_and_dv_are_compiled_apart_where_the_table_has_two_tiles():
