@@ -27,6 +27,7 @@ loads by i must mask such loads. i and j never pass n_k - 1. A mask needs visibl
     score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units
     dscore(score, batch, head, i, j)                     its derivative at the old score; needed for gradients
 
+In the interpreter a bfloat16 or float8 tensor arrives as float32, and a body that computes in these dtypes is refused.
 Does not handle: gradients of a mask's own tensors.
 """
 

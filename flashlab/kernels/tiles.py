@@ -110,7 +110,8 @@ KIB = 2**10
 SHARED = {80: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}
 
 # (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
-# line) are compiled: they fit and spill little, and nobody has timed them.
+# line) are compiled: they fit, and nobody has timed them. Causal they spill, by Triton 3.9 (3.6): on sm_100 1,552 bytes at 64
+# and 1,568 at 128 (136, 300), on sm_80 716 at 256 (1,120); @REST.
 #   64   at most 168 registers, so three programs share a multiprocessor
 #   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 32 bytes
 #   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap
@@ -141,9 +142,18 @@ BACKWARD = {
     (100, 128): ((Tile(64, 64, 4, 2),), Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
     (100, 256): ((Tile(32, 128, 8, 2), Tile(64, 128, 8, 2)), Tile(128, 32, 8, 2), Tile(32, 64, 8, 2)),
 }
-# float32 runs on the ordinary cores (IEEE, no TF32): small tiles keep the unrolled products short enough to compile.
-BACKWARD_FLOAT32 = Tile(16, 16, 4, 1)
-FORWARD_FLOAT32 = {64: Tile(32, 32, 4, 1), 128: Tile(32, 32, 4, 1), 256: Tile(16, 16, 4, 1)}
+# float32 runs on the ordinary cores (IEEE, no TF32), where a thread of an unrolled product holds whole rows of head_dim numbers:
+# small tiles keep that short enough to compile, and 8 warps keep it in registers. Compiled, causal, by Triton 3.9, and nobody
+# has timed them; bytes of spills on sm_80, sm_90, sm_100, and in parentheses those of the same tile with 4 warps:
+#   forward  64   none                (1,520  1,604    956)
+#            128  none                (1,208  1,184    780)   32 x 32: 1,312  1,456  968; with 4 warps 61,060 on sm_90
+#            256  1,116  1,236  724   (37,384  34,904  6,776)
+#   queries  64   none                (0  8  0)
+#            128  none                (844  924  964)
+#            256  788  820  872       (8,716  8,128  8,536)
+# keys and fused spill 24 bytes at most with 4 warps. flash1.py and unfused.py take the forward tiles too, and spill nothing.
+FORWARD_FLOAT32 = {64: Tile(32, 32, 8, 1), 128: Tile(16, 16, 8, 1), 256: Tile(16, 16, 8, 1)}
+BACKWARD_FLOAT32 = ((Tile(16, 16, 4, 1),), Tile(16, 16, 8, 1), Tile(16, 16, 4, 1))  # keys, queries, fused: as in BACKWARD
 
 
 @cache
@@ -193,7 +203,7 @@ def backward_tiles_for(arch: int, head_dim: int, float32: bool, shared: int) -> 
     if arch == 0:
         return BackwardTiles(INTERPRETED, (INTERPRETED,), INTERPRETED, INTERPRETED)
     if float32:
-        return BackwardTiles(DELTA, (BACKWARD_FLOAT32,), BACKWARD_FLOAT32, BACKWARD_FLOAT32)
+        return BackwardTiles(DELTA, *BACKWARD_FLOAT32)
     return BackwardTiles(DELTA, *look_up(BACKWARD, arch, head_dim, shared))
 
 

@@ -79,7 +79,7 @@ FLOAT32 = [
     {"kernel_name": name, "arch": arch, "head_dim": head_dim, "dtype": "float32"}
     for arch in (80, 90) for head_dim in (128, 256) for name in ("forward", "queries")
 ]  # fmt: skip
-FLOAT32_SPILLED = {128: 0, 256: 1536}  # bytes
+FLOAT32_SPILLED = {128: 0, 256: 2048}  # bytes; Triton 3.9 and 3.6: at most 1,236 and 1,556 at 256
 SM_86 = [{"kernel_name": "queries", "arch": 86, "head_dim": head_dim, "dtype": dtype} for head_dim, dtype in DTYPES.items()]
 
 
