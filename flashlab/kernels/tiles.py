@@ -111,9 +111,9 @@ SHARED = {80: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}
 
 # (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
 # line) are compiled: they fit, and nobody has timed them. Causal they spill, by Triton 3.9 (3.6): on sm_100 1,552 bytes at 64
-# and 1,568 at 128 (136, 300), on sm_80 716 at 256 (1,120); @REST.
+# and 1,568 at 128 (136, 300), on sm_80 48 at 64, 292 at 128 and 716 at 256 (1,120).
 #   64   at most 168 registers, so three programs share a multiprocessor
-#   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 32 bytes
+#   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 24 bytes by Triton 3.6, none by 3.9
 #   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap
 FORWARD = {
     (80, 64): Tile(128, 64, 4, 3),
