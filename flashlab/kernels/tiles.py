@@ -110,8 +110,8 @@ KIB = 2**10
 SHARED = {80: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}
 
 # (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
-# line) are compiled: they fit, and nobody has timed them. Causal they spill, by Triton 3.9 (3.6): on sm_100 1,552 bytes at 64
-# and 1,568 at 128 (136, 300), on sm_80 48 at 64, 292 at 128 and 716 at 256 (1,120).
+# line) are compiled: they fit, and nobody has timed them. Bytes they spill, causal, at 64, 128 and 256 by Triton 3.9: sm_80 48,
+# 292, 716 (1,120 by 3.6); sm_100 1,520, 1,564, 192 (136, 300 by 3.6); sm_120, which takes sm_80's, 192, 432, 936.
 #   64   at most 168 registers, so three programs share a multiprocessor
 #   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 24 bytes by Triton 3.6, none by 3.9
 #   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap
