@@ -48,12 +48,15 @@ def score_tiles(trace: Trace) -> np.ndarray:
     """(events, 6): step, lane, row0, col0, rows, cols of each tile of the score grid that is worked on.
 
     These are the compute events. A trace without any (Triton) shows its tile where k is loaded, for the rows of q that
-    the same program loaded last.
+    the same program loaded last, or, without q and k, where scores are loaded (a softmax by itself).
     """
     columns, lane = trace.columns, lanes(trace)
     computed = np.flatnonzero(columns["op"] == OPS.index("compute"))
     if len(computed):
         return np.column_stack([computed, lane[computed], *(columns[name][computed] for name in ("row0", "col0", "rows", "cols"))])
+    if "scores" in trace.tensor_names and not {"q", "k"} & set(trace.tensor_names):
+        loaded = np.flatnonzero((columns["op"] == OPS.index("load")) & (columns["tensor"] == trace.tensor_names.index("scores")))
+        return np.column_stack([loaded, lane[loaded], *(columns[name][loaded] for name in ("row0", "col0", "rows", "cols"))])
     rows, tiles = {}, []
     for event in trace if {"q", "k"} <= set(trace.tensor_names) else ():
         if event.op == "load" and event.tensor == "q":

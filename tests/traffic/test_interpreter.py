@@ -16,6 +16,7 @@ from triton.experimental import gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashlab.errors import ERRORS
+from flashlab.kernels import unfused
 from flashlab.problem import AttentionProblem
 from flashlab.reference.flash2 import flash2
 from flashlab.traffic.cache import through_l2
@@ -780,6 +781,13 @@ def test_the_tile_loop_plays_the_trace_and_finds_no_fault_in_it():
     assert widget.fault == "" and widget.wrong_rows == [] and not widget.data[0]["managed"]
     assert len(score_tiles(recorded)) == 12 and set(widget.data[0]["values"]) == set(WATCH)
     assert [(e.row0, e.col0, e.rows, e.cols) for e in recorded if e.op == "compute"] == [tuple(tile[2:]) for tile in score_tiles(memory.trace).tolist()]
+
+
+def test_the_tile_loop_plays_a_softmax_by_itself_row_by_row():
+    scores = torch.randn(5, 40, device=DEVICE)
+    recorded = trace(unfused.softmax_kernel, (5,), scores, torch.empty_like(scores), 40, BLOCK=64)
+    assert [tuple(tile[2:]) for tile in score_tiles(recorded).tolist()] == [(row, 0, 1, 40) for row in range(5)]
+    assert repr(TileLoop(recorded)) == "Tile loop at step 0 of 10: softmax_kernel moves 1,600 bytes in all."
 
 
 def test_the_tile_loop_finds_a_forgotten_rescale_in_a_kernel():

@@ -231,6 +231,8 @@ def _replayed(trace: Trace, row: int = 3) -> list[dict]:
     """The state after every step, by plain replay: nothing of reading.py's or the widget's bookkeeping."""
     managed = any(event.op in ("hold", "release") for event in trace)
     computes = [event.step for event in trace if event.op == "compute"] or [event.step for event in trace if event.tensor == "k" and "q" in trace.tensor_names]
+    if not computes and not {"q", "k"} & set(trace.tensor_names):
+        computes = [event.step for event in trace if event.op == "load" and event.tensor == "scores"]
     held, values, states, program = {}, {}, [], 0
     loaded = stored = 0
     for step, event in enumerate([None, *trace]):
