@@ -353,6 +353,13 @@ def test_a_mask_s_bfloat16_tensor_is_right_in_the_interpreter_too():
     assert (dq - right).abs().max() < 2e-2
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU weights are rounded too")
+def test_in_the_interpreter_bfloat16_results_are_those_of_float32_rounded():
+    q, k, v = (x.bfloat16().requires_grad_() for x in tensors())
+    given, right = (attention(*x, causal=True) for x in ((q, k, v), (q.float(), k.float(), v.float())))
+    assert given.dtype == torch.bfloat16 and torch.equal(given, right.bfloat16())
+
+
 def test_every_product_is_asked_for_in_ieee():
     """The interpreter computes no other; on a GPU float32 would be TF32 unless each tl.dot says no."""
     dots = [
