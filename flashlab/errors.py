@@ -225,7 +225,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "double_backward": (
         RuntimeError,
         "a second derivative was asked for, but {given} has none. Drop create_graph=True, or use"
-        " flashlab.kernels.standard, which PyTorch can differentiate twice.",
+        " flashlab.kernels.standard.standard, which PyTorch can differentiate twice.",
     ),
     "tensor": (TypeError, "{argument} is of type {given}; it must be a tensor. Convert it first: torch.as_tensor({argument})."),
     "step": (LookupError, "no step of the ladder is called {given!r}; there are: {allowed}."),

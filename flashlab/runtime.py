@@ -13,6 +13,7 @@ import platform
 import sys
 import warnings
 from functools import cache
+from types import ModuleType
 
 from flashlab.driver import GpuFound, ask_driver, judge, login_node, torch_build
 from flashlab.errors import error
@@ -86,16 +87,18 @@ def prepare() -> None:
 
 
 def patch_interpreter() -> bool:
-    """Mend Triton 3.6's interpreter under NumPy 2.4 or later, and say whether that was needed.
+    """Mend Triton's interpreter where kernels run in it, and say whether that was Triton 3.6 under NumPy 2.4 or later.
 
     There a loop bound read from a tensor is an array of one element, and NumPy no longer turns that into an int; later
-    Tritons squeeze it first. Call it after `import triton` and before the first launch.
+    Tritons squeeze it first. In every Triton casts to and from bfloat16 are made a GPU's. Call it after `import triton` and
+    before the first launch.
     """
     if mode() != "interpreter":
         return False
     import numpy as np
     from triton.runtime import interpreter
 
+    round_to_bfloat16(interpreter)
     original, index = interpreter._patch_lang_tensor, {}
     probe = type("Scope", (), {"set_attr": lambda _, owner, name, value: index.update({name: value})})()
     one = type("Tensor", (), {"handle": type("Handle", (), {"data": np.array([3])})})()
@@ -111,3 +114,22 @@ def patch_interpreter() -> bool:
 
     interpreter._patch_lang_tensor = mended
     return True
+
+
+def round_to_bfloat16(interpreter: ModuleType) -> None:
+    """Let Triton's interpreter cast between float32 and bfloat16 as a GPU and torch do; its own cast cuts, and gets infinity, NaN and the smallest wrong."""
+    own = interpreter._convert_float
+    if own.__module__ == __name__:  # mended already
+        return
+
+    def convert(values, source, target, rounding):
+        import torch
+
+        nearest = rounding is None or rounding == interpreter._ir.ROUNDING_MODE.RTNE
+        if (source.name, target.name) == ("fp32", "bf16") and nearest:
+            return torch.tensor(values).bfloat16().view(torch.int16).numpy().view("u2")
+        if (source.name, target.name) == ("bf16", "fp32"):
+            return torch.tensor(values.view("i2")).view(torch.bfloat16).float().numpy().view("u4")
+        return own(values, source, target, rounding)
+
+    interpreter._convert_float = convert

@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=runtime.describe()))
 
 
-LONG = tuple(f"tests/kernels/test_{name}.py" for name in ("attention", "backward", "flash1", "forward", "unfused"))
+LONG = tuple(f"tests/kernels/test_{name}.py" for name in ("attention", "backward", "flash1", "forward", "mask_tiles", "unfused"))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which need not be there

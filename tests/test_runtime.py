@@ -162,7 +162,7 @@ def test_the_order_of_imports_in_a_real_process(order, warned):
 # -- Triton 3.6 under NumPy 2.4 -----------------------------------------------------------------------------------------------
 def interpreter(index):
     """Triton's interpreter module as far as patch_interpreter looks: it gives its tensor that `__index__`."""
-    return SimpleNamespace(_patch_lang_tensor=lambda tensor, scope: scope.set_attr(tensor, "__index__", index))
+    return SimpleNamespace(_patch_lang_tensor=lambda tensor, scope: scope.set_attr(tensor, "__index__", index), _convert_float=lambda *_: None)
 
 
 def old(self):  # Triton 3.6
@@ -213,3 +213,29 @@ def test_on_a_gpu_nothing_is_mended(on, monkeypatch):
     on(GPU)
     monkeypatch.setitem(sys.modules, "triton.runtime", None)  # importing it would raise
     assert runtime.patch_interpreter() is False
+
+
+@pytest.mark.parametrize("how", ["patch_interpreter()", "mode()"], ids=["before a launch", "by the tracer"])
+def test_the_interpreter_casts_to_and_from_bfloat16_as_torch_does(how):
+    """Every bfloat16 number both ways, and float32 numbers of all sizes; Triton's own cast cuts, and loses infinity and NaN."""
+    code = f"""
+import os
+os.environ["TRITON_INTERPRET"] = "{int(how != "mode()")}"
+from flashlab import runtime
+import numpy as np, torch, triton.language as tl
+{"from flashlab.traffic import triton_hooks" if how == "mode()" else ""}
+from triton.runtime.interpreter import TensorHandle, interpreter_builder
+runtime.{how}
+cast = interpreter_builder.cast_impl
+bits = np.arange(2**16, dtype=np.uint16)
+numbers = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+wide = cast(TensorHandle(bits, tl.bfloat16), tl.float32).data
+np.testing.assert_array_equal(wide, numbers.float())
+given = np.concatenate([wide, np.random.default_rng(0).integers(0, 2**32, 2**17, np.uint32).view(np.float32), np.float32([1 + 2**-8, 1 + 3 * 2**-8])])
+narrow = cast(TensorHandle(given, tl.float32), tl.bfloat16).data
+assert narrow.dtype == np.uint16
+np.testing.assert_array_equal(torch.from_numpy(narrow.view(np.int16)).view(torch.bfloat16).float(), torch.from_numpy(given).bfloat16().float())
+assert cast(TensorHandle(np.float32(2.5).reshape(()), tl.float32), tl.bfloat16).data.shape == ()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr

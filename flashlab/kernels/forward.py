@@ -26,7 +26,6 @@ from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
 from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
 
-LOWEST = tl.constexpr(-(2 - 2.0**-23) * 2.0**127)  # of float32's numbers
 SMALLEST_NORMAL = 2.0**-126  # of float32: folded into the exponential, a smaller scale may become 0, and 0 times a hidden score's -inf is nan
 
 
@@ -134,7 +133,7 @@ def forward_kernel(
 
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     # Not -inf, from which -inf may not be taken: a row that has seen no key, or only scores of -inf, has this maximum and a sum of 0.
-    floor = tl.maximum(-(2.0**127) / unit, LOWEST)  # as an exponent of two a finite number, too
+    floor = -(2.0**127) / tl.maximum(unit, 1.0)  # as an exponent of two a finite number, too
     row_max = tl.zeros([BLOCK_Q], tl.float32) + floor
     row_sum = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, PADDED], tl.float32)

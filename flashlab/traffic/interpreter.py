@@ -18,8 +18,7 @@ the next such product, store or atomic if that is sooner, so its watched values 
 k's tile spans heads it names the first. Kernels without such arguments or without tl.dot have none.
 
 Triton's interpreter computes wrong numbers in bfloat16 and float8 and does not say so: such tensors may be loaded and
-cast to float32 first, but arithmetic in them is refused, tl.sum and the like included. (A cast to bfloat16 cuts there, and
-does not round.)
+cast to float32 first, but arithmetic in them is refused, tl.sum and the like included.
 
 Does not handle: Gluon kernels, inline assembly, desc.atomic_add, pointers read from memory.
 """

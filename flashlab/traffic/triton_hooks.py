@@ -28,6 +28,10 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper, mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashlab.runtime import round_to_bfloat16
+
+round_to_bfloat16(interpreter)  # also where other kernels are compiled
+
 INTERPRETED = (JITFunction, interpreter.InterpretedFunction)
 _BITS = {  # what NumPy has no dtype for and the interpreter keeps as whole numbers: torch's dtype of the same bits
     "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz, "fp8e5": torch.float8_e5m2,
@@ -127,7 +131,7 @@ def number(value: object) -> np.ndarray | None:
 
 
 def values(handle: interpreter.TensorHandle) -> np.ndarray:
-    """What a handle holds, bfloat16 and float8 as float32. (The interpreter's own cast gets infinity, NaN or the smallest wrong.)"""
+    """What a handle holds, bfloat16 and float8 as float32. (The interpreter's own cast of float8 gets infinity and NaN wrong.)"""
     dtype = _BITS.get(handle.dtype.scalar.name)
     return handle.data if dtype is None else torch.from_numpy(handle.data.copy()).view(dtype).float().numpy()
 

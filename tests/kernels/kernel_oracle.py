@@ -1,6 +1,7 @@
 """The oracle: attention in float64 on the CPU with torch's own autograd, and the error budget that kernels are held to.
 
-check(run, q, k, v) holds a forward to it: run(q, k, v, causal=, scale=, ...) -> (o, lse or None).
+check(run, q, k, v) holds a forward to it: run(q, k, v, causal=, scale=, ...) -> (o, lse or None). check_gradients(ours, theirs,
+leaves, do, dlse) holds o, lse and the gradients to it: ours and theirs(q, k, v[, sink]) -> (o, lse).
 """
 
 from __future__ import annotations
@@ -56,6 +57,27 @@ def check(run, q, k, v, *, causal=False, scale=None, sink=None, **options):
         assert lse.shape == q.shape[:3] and lse.dtype == torch.float32 and torch.equal(lse.cpu() == -torch.inf, blind)
         within_budget("lse", lse.cpu()[~blind], plain_lse.cpu()[~blind], exact_lse[~blind])
     return o, lse
+
+
+def outcome(f, leaves, do, dlse):
+    """(o, lse, and the gradient of each leaf) of f(*leaves) -> (o, lse)."""
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    o, lse = f(*leaves)
+    return o.detach(), lse.detach(), *torch.autograd.grad((o, lse), leaves, (do.to(o), dlse.to(lse)), materialize_grads=True)
+
+
+def check_gradients(ours, theirs, leaves, do, dlse):
+    """Hold o, lse and the gradient of each leaf, q, k, v and perhaps a sink, to the budget; theirs is plain PyTorch."""
+    got = outcome(ours, leaves, do, dlse)
+    exact = outcome(theirs, [x.double().cpu() for x in leaves], do.double().cpu(), dlse.double().cpu())
+    plain = outcome(theirs, leaves, do, dlse)
+    blind = exact[1] == -torch.inf
+    assert got[0].shape == leaves[0].shape and torch.equal(got[1].cpu() == -torch.inf, blind) and (got[0].cpu()[blind] == 0).all()
+    within_budget("o", got[0], plain[0], exact[0])
+    within_budget("lse", got[1].cpu()[~blind], plain[1].cpu()[~blind], exact[1][~blind])
+    for what, x, a, b, c in zip(("dq", "dk", "dv", "dsink"), leaves, got[2:], plain[2:], exact[2:]):
+        assert a.shape == x.shape and a.dtype == x.dtype
+        within_budget(what, a, b, c, times=3)
 
 
 def tensors(n_q, n_k, head_dim, heads=2, kv_heads=None, dtype="float32", batch=1):

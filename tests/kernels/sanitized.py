@@ -21,10 +21,13 @@ from flashlab.kernels.api import attention
 from flashlab.problem import AttentionProblem
 
 DEVICE = runtime.device()
-PROBLEMS = [  # (problem, mask, causal): through descriptors where the GPU has them, through pointers, float32; no key for some
+TWO_TILES = (130, 150) if DEVICE == "cuda" else (18, 20)
+PROBLEMS = [  # (problem, mask, causal): through descriptors where the GPU has them, through pointers, float32, wide heads; no key for some
     (AttentionProblem(33, 70, 64, heads=2, kv_heads=1, dtype="float16"), None, True),
     (AttentionProblem(70, 33, 20, batch=2, dtype="bfloat16"), masks.window(9, 3), False),
     (AttentionProblem(17, 39, 5, heads=2, dtype="float32"), masks.softcap(2.0), True),
+    (AttentionProblem(*TWO_TILES, 128, dtype="float16"), None, True),
+    (AttentionProblem(*TWO_TILES, 256, dtype="bfloat16"), masks.window(100, 3), False),
 ]
 
 

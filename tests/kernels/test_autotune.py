@@ -1,4 +1,4 @@
-"""autotune.py without a GPU: timings, device and Triton's launch are stand-ins."""
+"""autotune.py: timings, device and Triton's launch are stand-ins, but for one test that times real tiles on a GPU."""
 
 import gc
 import os
@@ -18,6 +18,7 @@ from flashlab.kernels.autotune import CANDIDATES, fastest, tuned
 from flashlab.kernels.backward import keys_kernel
 from flashlab.kernels.forward import forward_kernel
 from flashlab.kernels.tiles import Tile
+from kernel_oracle import check_gradients, standard, tensors
 
 USUAL = Tile(128, 64, 4, 2)
 CAUSAL = masks.decode(*masks.causal().encode())[0]
@@ -143,6 +144,30 @@ def test_overlap_is_tried_only_where_products_leave_their_operands_in_shared_mem
     line = CANDIDATES["forward_kernel"][128]
     every, plain = {USUAL, *line}, {USUAL, *(tile for tile in line if not tile.overlap)}
     assert every != plain and [tried(arch) for arch in (80, 86, 89, 90, 100, 120)] == [plain, plain, plain, every, every, plain]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_results_are_right_and_a_tile_too_large_for_shared_memory_is_left_out(monkeypatch, capsys):
+    large, fits = Tile(64, 64, 4, 8), Tile(64, 64, 4, 2)  # at head_dim 128 two tiles in flight eight times are 256 KiB
+    monkeypatch.setattr(autotune, "ON", True)
+    monkeypatch.setattr(autotune, "CHOSEN", {})
+    monkeypatch.setattr(autotune, "candidates", lambda kernel, head_dim, arch: ((large,), (fits,)) if kernel == "keys_kernel" else (large, fits))
+    autotune.say.cache_clear()
+    given = tensors(200, 300, 128, dtype="float16")
+    do, dlse = torch.randn_like(given[0]), torch.randn(1, 2, 200, device="cuda")
+
+    def ours(q, k, v):
+        return attention(q, k, v, causal=True, return_lse=True)
+
+    def theirs(q, k, v):
+        return standard(q, k, v, causal=True, scale=128**-0.5)
+
+    check_gradients(ours, theirs, given, do, dlse)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in said] == ["forward_kernel", "keys_kernel", "queries_kernel"] and len(autotune.CHOSEN) == 3
+    assert all("; left out: 64 x 64, 4 warps, 8 stages, out of resource: shared memory, Required: " in line for line in said), said
+    check_gradients(ours, theirs, given, do, dlse)
+    assert capsys.readouterr().out == "" and len(autotune.CHOSEN) == 3  # what it chose is kept
 
 
 def test_every_candidate_is_a_tile_that_a_product_takes():
