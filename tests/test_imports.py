@@ -24,6 +24,7 @@ RULES = {
     "traffic.model": set(),
     "traffic": set(),
     "traffic.counters": {"runtime"},
+    "traffic.triton_hooks": {"runtime"},  # which mends the interpreter for ordinary launches too
     "traffic.counter_records": {"provenance", "runtime"},
     "traffic.cache": {"hardware"},
     "hardware_table": set(),
