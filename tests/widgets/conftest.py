@@ -202,7 +202,7 @@ def browser(lab_server):
     except ImportError:
         _no_browser("Playwright is not installed; pip install -e '.[test]'")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS, timeout=START_S * 1000)
         yield browser
         browser.close()
 
