@@ -12,17 +12,23 @@ import os
 import platform
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from flashlab.driver import GpuFound, ask_driver, judge, login_node, torch_build
-from flashlab.errors import error
+from flashlab.errors import error, is_known
 
 NOT_LINUX = (
     "Triton has no wheel for {system}: lessons 00 to 04 work, later ones can be read. To run them use a Linux machine,"
     " WSL, or a Linux container (python:3.12 with this folder mounted)"
 )
 
+# What the interpreter computes wrongly: NumPy has no such dtypes, so it holds their bits as whole numbers and adds and multiplies those.
+WRONG = {"bf16": "bfloat16"} | {name: name for name in ("fp8e4nv", "fp8e4b8", "fp8e4b15", "fp8e5", "fp8e5b16")}
+ARITHMETIC = ("binary_op", "unary_op", "create_fma", "create_clampf", "create_dot")  # of the interpreter's builder
 
 @cache
 def gpu_found() -> GpuFound:
@@ -86,6 +92,7 @@ def prepare() -> None:
         warnings.warn(error("triton_first", given=loaded, needed=mode()), stacklevel=2)
 
 
+# -- what Triton's interpreter gets wrong ------------------------------------------------------------------------------
 def patch_interpreter() -> bool:
     """Mend Triton's interpreter where kernels run in it, and say whether that was Triton 3.6 under NumPy 2.4 or later.
 
@@ -133,3 +140,50 @@ def round_to_bfloat16(interpreter: ModuleType) -> None:
         return own(values, source, target, rounding)
 
     interpreter._convert_float = convert
+
+
+@contextmanager
+def narrow_refused() -> Iterator[None]:
+    """While open, arithmetic in bfloat16 or float8 in the interpreter raises TypeError, which names the function and its line.
+
+    Loads, stores and casts in these dtypes pass. Our kernels compute in float32 there (tiles.layout), and a mask's tensors
+    arrive in float32 (masks.decode); but a mask's body may cast to bfloat16 itself. The tracer refuses the same (traffic/triton_hooks.py).
+    """
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    usual = {name: getattr(builder, name) for name in ARITHMETIC}
+    for name, operation in usual.items():
+        setattr(builder, name, _guarded(operation))
+    try:
+        yield
+    except interpreter.InterpreterError as fault:
+        inner: BaseException = fault
+        while isinstance(inner, interpreter.InterpreterError) and inner.__cause__:  # one around each function that was being called
+            inner = inner.__cause__
+        if is_known(inner):
+            raise inner from None
+        raise
+    finally:
+        for name, operation in usual.items():
+            setattr(builder, name, operation)
+
+
+def _guarded(operation: Callable) -> Callable:
+    """The operation, which looks at its first operand's dtype first: Triton has made the operands one dtype."""
+
+    def checked(handle, *rest, **named):
+        if handle.dtype.scalar.name in WRONG:
+            function, line = _author_s_line()
+            raise error("mask_narrow", function=function, line=line, given=WRONG[handle.dtype.scalar.name])
+        return operation(handle, *rest, **named)
+
+    return checked
+
+
+def _author_s_line() -> tuple[str, str]:
+    """(the innermost function that is neither Triton's nor of this file, "FILE, line N")."""
+    frame = sys._getframe(1)
+    while frame.f_globals["__name__"] == __name__ or frame.f_globals["__name__"].startswith("triton."):
+        frame = frame.f_back
+    return frame.f_code.co_name, f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"

@@ -85,14 +85,15 @@ def _queued(name: str, folder: Path, say) -> Iterator[None]:
         start, told = time.monotonic(), None
         try:
             while True:
-                ahead = _ahead(ticket, name)
+                ahead = len(_ahead(ticket, name))
                 if not ahead and _try(lock):
                     break
+                ahead = max(ahead, 1)  # who has the lock and no ticket any more is before us, too
                 if time.monotonic() - start > limit:
-                    raise error("gpu_busy", device=name, waited=limit, ahead=max(len(ahead), 1))
-                if told != len(ahead):
-                    told = len(ahead)
-                    say(f"Waiting for the GPU: {max(told, 1)} before you; after {limit:g} s this gives up.", flush=True)
+                    raise error("gpu_busy", device=name, waited=limit, ahead=ahead)
+                if told != ahead:
+                    told = ahead
+                    say(f"Waiting for the GPU: {told} before you; after {limit:g} s this gives up.", flush=True)
                 time.sleep(POLL_S)
             yield
         finally:

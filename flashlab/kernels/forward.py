@@ -87,6 +87,7 @@ def attend(
             start = jump(step, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
+            # No maximum is -inf (forward_kernel's floor), so there is no care to take; yet with overlap it is faster with it (tiles.py).
             row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP)
             if OVERLAP:  # q · k starts first, so the product with v may run during the next softmax; its weights stay in registers
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)

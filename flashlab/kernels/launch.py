@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashlab.kernels.interpreted import narrow_refused
+from flashlab.runtime import narrow_refused
 
 ALIGNMENT = 16  # what Triton specialises on, of addresses in bytes and of ints
 INT32_END = 2**31

@@ -45,14 +45,13 @@ from flashlab.errors import error
 from flashlab.kernels.joined_masks import MaskFunctions, no_function
 from flashlab.kernels.primitives import tanh
 
-# What the interpreter computes wrongly (interpreted.py), of torch's dtypes.
+# What the interpreter computes wrongly (runtime.narrow_refused), of torch's dtypes.
 WRONG_THERE = {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz}
 LARGEST_INT = 2**30  # of a mask's parameters: kernels add n to them in 32 bits
 FUNCTIONS = {"visible": 4, "key_range": 6, "query_range": 6, "score": 5, "dscore": 5}  # arguments before the mask's own
-
-
-class per_head:
-    """Annotates a mask's parameter that a kernel reads by `head`: a tensor of shape (heads,), checked at each call."""
+# Annotates a mask's parameter that is read by `head`: a tensor of shape (heads,), checked at each call. A kernel may name no
+# global of another kind than a constexpr, not even to annotate.
+per_head = tl.constexpr("per_head")
 
 
 # -- what a caller holds ----------------------------------------------------------------------------------------------

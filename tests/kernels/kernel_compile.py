@@ -65,11 +65,12 @@ def resources(compiled, arch: int) -> dict[str, int]:
     return {"registers": int(re.search(r"Used (\d+) registers", said)[1]), "spilled": spilled, "shared": compiled.metadata.shared}
 
 
-NUMBERS = {"window": (1024, 0), "softcap": (30.0,), "causal": ()}
+NUMBERS = {"window": (1024, 0), "softcap": (30.0,), "causal": (), "prefix": (64,), "alibi": ("*fp32",)}  # a tensor by its type
 
 
 def arguments(kernel, head_dim, dtype, names, tile, descriptors, ragged=False, **more):
     """The arguments of one of our kernels as the library would pass them, for contiguous tensors and the masks of `names`."""
+    import torch
     import triton
     import triton.language as tl
 
@@ -78,9 +79,9 @@ def arguments(kernel, head_dim, dtype, names, tile, descriptors, ragged=False, *
 
     whole = masks.Mask()
     for name in filter(None, names.split("&")):
-        whole = whole & getattr(masks, name)(*NUMBERS[name])
+        whole = whole & getattr(masks, name)(*(torch.empty(1) if isinstance(x, str) else x for x in NUMBERS[name]))
     functions, params = masks.decode(*whole.encode())
-    params = tuple(tuple("i32" if isinstance(x, int) else "fp32" for x in p) for p in params)
+    params = tuple(tuple({int: "i32", float: "fp32"}.get(type(x), "*fp32") for x in p) for p in params)
     padded = max(triton.next_power_of_2(head_dim), 16)
     blocks = {"q": tile.block_q, "do": tile.block_q, "k": tile.block_k, "v": tile.block_k}
     given = {"lse": "*fp32", "delta": "*fp32", "sink": None, "all_heads": "i32:16", "heads": "i32:16", "at_once": "i32:16", "n_q": "i32:16", "n_k": "i32:16", "scale": "fp32"}
@@ -96,8 +97,8 @@ def arguments(kernel, head_dim, dtype, names, tile, descriptors, ragged=False, *
     return {name: given[name] for name in kernel.arg_names}
 
 
-def compile_for(kernel_name, arch, head_dim, dtype, names="", tile=None, descriptors=None, ragged=False):
-    """(the compiled kernel, its resources): forward, keys, dk, dv, queries or fused, by default with the library's own tile."""
+def compile_for(kernel_name, arch, head_dim, dtype, names="", tile=None, descriptors=None, ragged=False, sink=None):
+    """(the compiled kernel, its resources): forward, keys, dk, dv, queries, fused or delta, by default with the library's own tile."""
     from flashlab.kernels import backward, forward
     from flashlab.kernels.tiles import DESCRIPTORS, Tile, backward_tiles_for, forward_tile_for
 
@@ -105,7 +106,10 @@ def compile_for(kernel_name, arch, head_dim, dtype, names="", tile=None, descrip
     float32 = dtype == "float32"
     descriptors = arch in DESCRIPTORS and not float32 if descriptors is None else descriptors
     if kernel_name == "forward":
-        kernel, more, tile = forward.forward_kernel, {}, tile or forward_tile_for(arch, head_dim, float32, MAX_SHARED[arch])
+        kernel, more, tile = forward.forward_kernel, {"sink": sink}, tile or forward_tile_for(arch, head_dim, float32, MAX_SHARED[arch])
+    elif kernel_name == "delta":
+        kernel, more, descriptors = backward.delta_kernel, {"dlse": "*fp32"}, False
+        tile = tile or backward_tiles_for(arch, head_dim, float32, MAX_SHARED[arch]).delta
     else:
         kernel = backward.queries_kernel if kernel_name == "queries" else backward.keys_kernel
         tiles = backward_tiles_for(arch, head_dim, float32, MAX_SHARED[arch])
@@ -124,9 +128,9 @@ def launched(arch, head_dim):
     return ["forward", *(["keys"] if len(keys) == 1 else ["dk", "dv"]), "queries", "fused"]
 
 
-def of_causal(one):
-    """The resources of one kernel with a causal mask."""
-    return compile_for(**one, names="causal")[1]
+def of_one(one):
+    """The resources of one kernel, with a causal mask unless others are named."""
+    return compile_for(**{"names": "causal"} | one)[1]
 
 
 def compile_all(wanted):
@@ -134,7 +138,7 @@ def compile_all(wanted):
     from flashlab.kernels import backward, forward  # noqa: F401
 
     with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(wanted))) as pool:
-        return pool.map(of_causal, wanted, chunksize=1)
+        return pool.map(of_one, wanted, chunksize=1)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,13 @@ FLOAT32 = [
     for arch in (80, 90) for head_dim in (128, 256) for name in ("forward", "queries")
 ]  # fmt: skip
 FLOAT32_SPILLED = {128: 0, 256: 2048}  # bytes; Triton 3.9 and 3.6: at most 1,236 and 1,556 at 256
+# Where shared memory is tightest: every mask of the library and a sink at once, rows that end within a tile; and delta's kernel.
+JOINED = [
+    {"kernel_name": name, "arch": arch, "head_dim": 256, "dtype": "bfloat16", "ragged": True, "names": "causal&window&prefix&softcap&alibi"}
+    | ({"sink": "*bf16"} if name == "forward" else {})
+    for arch in (80, 90) for name in ("forward", "queries", "fused")
+]  # fmt: skip
+DELTA = [{"kernel_name": "delta", "arch": arch, "head_dim": 256, "dtype": "float16", "ragged": True} for arch in ARCHITECTURES]
 SM_86 = [{"kernel_name": "queries", "arch": 86, "head_dim": head_dim, "dtype": dtype} for head_dim, dtype in DTYPES.items()]
 
 
@@ -94,7 +101,7 @@ def compiled(tmp_path_factory):
 
     Triton's cache is this run's own: what another run left would hide what this one finds.
     """
-    wanted = [*FLOAT32, *POINTERS, *NARROW, *SM_86] + [one for arch in ARCHITECTURES for head_dim in DTYPES for one in of_table(arch, head_dim)]
+    wanted = [*FLOAT32, *POINTERS, *NARROW, *JOINED, *DELTA, *SM_86] + [one for arch in ARCHITECTURES for head_dim in DTYPES for one in of_table(arch, head_dim)]
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     done = subprocess.run([sys.executable, kernel_compile.__file__], input=json.dumps(wanted), env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -127,6 +134,12 @@ def test_tiles_fit_where_strides_leave_only_pointers_and_ends_are_ragged(compile
     for one in POINTERS + NARROW:
         used = compiled(one)
         assert used["shared"] <= MAX_SHARED[90] and used["registers"] > FEW, (one, used)
+
+
+def test_tiles_fit_with_all_masks_a_sink_and_ragged_ends(compiled):
+    for one in JOINED + DELTA:
+        used, most = compiled(one), SHARED[80] if one["arch"] in (80, 120) else MAX_SHARED[90]
+        assert used["shared"] <= most and used["registers"] > FEW, (one, used)
 
 
 def test_a_gpu_that_takes_sm_80_s_tiles_needs_sm_80_s_shared_memory(compiled):

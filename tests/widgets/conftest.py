@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -154,6 +155,12 @@ class Notebook:
                 pytest.fail(f"{expression} stayed {given}, not {expected}")
             self.page.wait_for_timeout(100)
 
+    def wait_text(self, locator, text: str | re.Pattern) -> None:
+        """Wait until an element's text is `text`, or has a match of it: a frame is drawn a moment after the kernel knows."""
+        from playwright.sync_api import expect
+
+        expect(locator).to_have_text(text)
+
     def _answer(self, expression: str) -> str:
         try:
             return self.kernel(expression)
@@ -244,16 +251,19 @@ def open_notebook(lab_server, _context, request):
                 }""",
                 path.name,
             )
-        lab.page.wait_for_function("window.jupyterapp.shell.currentWidget?.sessionContext")
+        lab.page.wait_for_function("[...window.jupyterapp.shell.widgets('main')].some(({sessionContext}) => sessionContext)")
         lab.page.evaluate(
             """async (kernel) => {
                 const {shell} = window.jupyterapp
+                const notebook = [...shell.widgets("main")].find(({sessionContext}) => sessionContext)
+                shell.activateById(notebook.id)  // it may have been opened behind another tab
                 shell.collapseLeft()
-                await shell.currentWidget.context.ready
-                if (kernel) await shell.currentWidget.sessionContext.ready
+                await notebook.context.ready
+                if (kernel) await notebook.sessionContext.ready
             }""",
             kernel,
         )
+        lab.page.wait_for_function("window.jupyterapp.shell.currentWidget?.sessionContext")
         lab.page.set_default_timeout(CELLS_S * 1000)
         if run and kernel:
             lab.run_all()
