@@ -87,7 +87,7 @@ def attend(
             start = jump(step, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-            # No maximum is -inf (forward_kernel's floor), so there is no care to take; yet with overlap it is faster with it (tiles.py).
+            # No maximum is -inf (lowest), so there is no care to take; yet with overlap it is faster with it (tiles.py).
             row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP)
             if OVERLAP:  # q · k starts first, so the product with v may run during the next softmax; its weights stay in registers
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
@@ -101,6 +101,17 @@ def attend(
         row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP)
         acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
     return row_max, row_sum, acc
+
+
+@triton.jit
+def lowest(unit):
+    """The maximum of a row that has seen no key, or only scores of -inf: about -2¹²⁷ / unit, or -2¹²⁷ where unit is below 1.
+
+    Not -inf, from which -inf may not be taken. A power of two, so that its product with unit is exact: a GPU subtracts a
+    rounded product from one that it has not rounded, and the two must cancel, since exp2 of their difference rescales the row.
+    """
+    bits = (-(2.0**127) / tl.maximum(unit, 1.0)).to(tl.int32, bitcast=True)
+    return (bits & -(2**23)).to(tl.float32, bitcast=True)  # its sign and its exponent; the fraction is gone
 
 
 @triton.jit
@@ -133,9 +144,7 @@ def forward_kernel(
     unit = scale * LOG2_E if FOLD else LOG2_E
 
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
-    # Not -inf, from which -inf may not be taken: a row that has seen no key, or only scores of -inf, has this maximum and a sum of 0.
-    floor = -(2.0**127) / tl.maximum(unit, 1.0)  # as an exponent of two a finite number, too
-    row_max = tl.zeros([BLOCK_Q], tl.float32) + floor
+    row_max = tl.zeros([BLOCK_Q], tl.float32) + lowest(unit)
     row_sum = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, PADDED], tl.float32)
     state = row_max, row_sum, acc

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from flashlab import runtime
 from flashlab.kernels import masks
-from flashlab.kernels.forward import forward
+from flashlab.kernels.forward import forward, lowest
 from flashlab.kernels.masks import Mask, decode
 from forward_cases import *  # noqa: F403, the tests
 from kernel_oracle import check, standard, tensors
@@ -34,6 +36,23 @@ def test_float32_is_ieee(run):
 def test_sink(run, n_k):
     q, k, v = tensors(7, n_k, 8)
     check(run, q, k, v, sink=torch.tensor([0.3, -2.0], device=DEVICE), causal=True)
+
+
+@triton.jit
+def lowest_kernel(units, out, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    tl.store(out + lanes, lowest(tl.load(units + lanes)))
+
+
+def test_what_stands_for_a_row_s_maximum_without_a_key_times_unit_is_exact_and_finite():
+    """Rounded it would leave 2¹⁰³ where a GPU fuses a product with a subtraction: a row of nan."""
+    units = torch.cat([torch.logspace(-37, 38, 250), torch.tensor([1.4426950408889634, 1.0, 2.0, 1.9999999, 0.99999994, 3.4e38])])
+    found = torch.empty_like(units, device=DEVICE)
+    lowest_kernel[(1,)](units.to(DEVICE), found, BLOCK=256)
+    found = found.cpu()
+    product = found * units
+    assert product.isfinite().all() and (product.double() == found.double() * units.double()).all()
+    assert (found[units <= 1] == -(2.0**127)).all() and (product[units > 1] <= -(2.0**126)).all()
 
 
 @pytest.mark.gpu
