@@ -102,7 +102,7 @@ def test_the_table_in_cache_py_is_what_the_model_and_the_counters_say(ours):
 
 def test_every_miss_is_one_that_cache_py_explains(ours):
     missed = {(c.record["kernel"], c.record["n"], c.record["head_dim"], c.record["causal"]) for c in ours.misses()}
-    assert missed == {("flash1_kernel", *sizes) for sizes in FLASH1} | {("forward_kernel", n, 64, causal) for n, causal in DRIFTING} | {("keys_kernel", 4096, 64, False)}
+    assert missed == {("flash1_kernel", *sizes) for sizes in FLASH1} | {("forward_kernel", n, 64, causal) for n, causal in DRIFTING}
 
 
 def test_what_flash1_misses_is_little_of_what_it_requests(ours):
@@ -111,7 +111,7 @@ def test_what_flash1_misses_is_little_of_what_it_requests(ours):
         counted = case.record["dram_bytes_read"] + case.record["dram_bytes_written"]
         missed = counted - case.model.dram_bytes_read - case.model.dram_bytes_written
         shares.append(missed / (case.model.requested_bytes_read + case.model.requested_bytes_written))
-    assert f"{min(shares):.0%} to {max(shares):.0%}" == "1% to 11%" and "1 to 11 percent of the bytes requested" in l2.__doc__
+    assert f"{min(shares):.0%} to {max(shares):.0%}" == "1% to 10%" and "1 to 10 percent of the bytes requested" in l2.__doc__
 
 
 FLASH1 = [(4096, 64, False), (4096, 64, True), (2048, 128, False), (2048, 128, True), (8192, 64, True), (4096, 128, True)]
@@ -129,11 +129,12 @@ def test_the_forward_s_misses_are_as_if_programs_drifted_apart(ours):
     assert f"but 8,192 full, 0.92 without, is {drifted(8192, False)}" in said
 
 
-def test_the_keys_kernel_s_miss_is_of_tensors_that_just_fit(ours):
-    (case,) = (c for c in ours.misses() if c.record["kernel"] == "keys_kernel")
+def test_the_keys_kernel_s_nearest_miss_is_of_tensors_that_just_fit(ours):
+    case = min((c for c in ours if c.record["kernel"] == "keys_kernel"), key=lambda c: c.moved)
     row, tensor = case.record, 16 * 4096 * 64 * 2  # q, k, v, do, dk and dv each
+    assert (row["n"], row["head_dim"], row["causal"], f"{case.moved:.2f}") == (4096, 64, False, "0.93")
     assert 6 * tensor == pytest.approx(51e6, rel=0.02) and 0.95 < 6 * tensor / (l2.SHARE * L2) < 1
-    assert case.model.dram_bytes_read == pytest.approx(4 * tensor, rel=0.02) and row["dram_bytes_read"] - case.model.dram_bytes_read == pytest.approx(7e6, rel=0.05)
+    assert case.model.dram_bytes_read == pytest.approx(4 * tensor, rel=0.02) and row["dram_bytes_read"] - case.model.dram_bytes_read == pytest.approx(5e6, rel=0.05)
 
 
 # -- the three numbers, in PyTorch's kernels -------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def of_pytorch(chosen):
 
 def test_what_was_dirty_before_a_kernel_is_written_during_it():
     sums = of_pytorch(lambda x: x.kernel == "reduce_kernel" and x.dram_bytes_read > 200e6)
-    assert len(sums) == 4 and all(abs(left - 0.5e6) < 0.3e6 for left in sums)
+    assert len(sums) == 4 and all(abs(left - 0.4e6) < 0.3e6 for left in sums)
 
 
 def test_so_much_of_the_l2_may_be_dirty():
@@ -156,7 +157,7 @@ def test_so_much_of_the_l2_may_be_dirty():
         return x.sm_bytes_read < 1e6 and x.sm_bytes_written > 30e6 or ("_TNT" in x.kernel or "_tn_n_" in x.kernel) and x.sm_bytes_written > 500e6
 
     left = of_pytorch(writes_much)
-    assert len(left) == 10 and 29.1e6 < min(left) and max(left) < 29.95e6
+    assert len(left) == 10 and 28.8e6 < min(left) and max(left) < 29.95e6
     assert l2.DIRTY_SHARE * L2 == pytest.approx(sum(left) / len(left), rel=0.01)
 
 

@@ -252,7 +252,7 @@ def test_lesson_06_says_of_its_two_waits_what_tiles_py_lists():
 
 def test_lesson_08_says_of_head_dim_256_what_was_recorded():
     said = " ".join(words(read(next(path for path in LESSONS if path.stem == "08_triton_backward"))).split())
-    assert "At head_dim 256 the fused kernel takes about twice their time (`flashlab bench backward`)." in said
+    assert "At head_dim 256 the fused kernel takes about twice the time of the two (the table in `kernels/tiles.py`)." in said
     backward = records.on_grid(one for one in records.load() if one.pass_ == "backward" and one.device == "NVIDIA H200")
     assert 1.9 <= report.geometric_mean(backward, "triton", "triton/fused", 256).ratio <= 2.2
 
