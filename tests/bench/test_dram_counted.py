@@ -129,12 +129,14 @@ def test_the_forward_s_misses_are_as_if_programs_drifted_apart(ours):
     assert f"but 8,192 full, 0.92 without, is {drifted(8192, False)}" in said
 
 
-def test_the_keys_kernel_s_nearest_miss_is_of_tensors_that_just_fit(ours):
-    case = min((c for c in ours if c.record["kernel"] == "keys_kernel"), key=lambda c: c.moved)
-    row, tensor = case.record, 16 * 4096 * 64 * 2  # q, k, v, do, dk and dv each
-    assert (row["n"], row["head_dim"], row["causal"], f"{case.moved:.2f}") == (4096, 64, False, "0.93")
+def test_the_keys_kernel_s_nearest_misses_are_of_tensors_that_just_fit(ours):
+    tensor = 4096 * 64 * 16 * 2  # q, k, v, do, dk and dv each
     assert 6 * tensor == pytest.approx(51e6, rel=0.02) and 0.95 < 6 * tensor / (l2.SHARE * L2) < 1
-    assert case.model.dram_bytes_read == pytest.approx(4 * tensor, rel=0.02) and row["dram_bytes_read"] - case.model.dram_bytes_read == pytest.approx(5e6, rel=0.05)
+    near = [c for c in ours if c.record["kernel"] == "keys_kernel" and f"{c.moved:.2f}" == "0.93"]
+    assert {(c.record["n"], c.record["head_dim"], c.record["causal"]) for c in near} == {(4096, 64, False), (2048, 128, False)}
+    assert not any(c.moved < 0.93 for c in ours if c.record["kernel"] == "keys_kernel")
+    for case in near:
+        assert case.model.dram_bytes_read == pytest.approx(4 * tensor, rel=0.02) and 4.5e6 < case.record["dram_bytes_read"] - case.model.dram_bytes_read < 6e6
 
 
 # -- the three numbers, in PyTorch's kernels -------------------------------------------------------------------------------------
