@@ -42,9 +42,9 @@ speed at 64, 0.97 at 128, the same at 256; an eighth: 0.98, 0.99 and the same. R
 because a polynomial takes eight of a scheduler's clocks, which the unit of exponentials takes beside it (not counted).
 
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
-and 1.40 times SDPA's flash kernel): forward 1.60, 1.73 and 1.81 at head_dim 64, 128 and 256, and 1.03, 0.93 and 0.86 times
-cuDNN; backward 1.42, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.84, 0.79 and 0.84. At head_dim 64 that is 1.602; four
-other runs of the same loop on H200s gave 1.598, 1.606, 1.612 and 1.617. What stands in the way there: a tile of 64 x 128 scores takes a multiprocessor 512
+and 1.40 times SDPA's flash kernel): forward 1.61, 1.75 and 1.81 at head_dim 64, 128 and 256, and 1.03, 0.93 and 0.85 times
+cuDNN; backward 1.42, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.84, 0.79 and 0.84. At head_dim 64 that is 1.612; five
+other runs of the same loop on H200s gave 1.598, 1.602, 1.606, 1.612 and 1.617. What stands in the way there: a tile of 64 x 128 scores takes a multiprocessor 512
 cycles of exponentials (16 a cycle) and 512 of products (4,096 FLOP a cycle), and a program does one after the other, so only
 the programs beside it overlap them; n of 1,024 is the weakest at 1.48, with eight tiles a program between filling and draining.
 """
