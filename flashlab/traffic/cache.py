@@ -24,8 +24,8 @@ a Trace, recorded (traffic/interpreter.py) or scheduled (traffic/schedule.py), a
   leave 28.8 to 29.8 MB unwritten.
 
 And one of how it is counted, in bench/dram.py: 2.4 MB are dirty before the kernel starts and are written during it. With SHARE
-0.85 as many cases are missed below, with 0.80 one more; without the limit on dirty lines ten more, without what was dirty before
-twelve.
+0.85 as many cases are missed below, with 0.80 two more; without the limit on dirty lines ten more, without what was dirty before
+thirteen.
 
 **How near the counters that is**: bytes moved (read + written), model / counters, the least and the most over n = 1,024 to
 16,384, full and causal, 16 heads.
