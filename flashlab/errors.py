@@ -254,12 +254,12 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "mask_per_head": (
         ValueError,
         "{argument} of the mask {mask} has shape {given}; a kernel reads it by head, so it must be a tensor of one number for each query"
-        " head, shape {needed}. Pass e.g. {argument}.expand(heads) where one number is for all.",
+        " head, shape {needed}. Where one number is for all, pass e.g. torch.full({needed}, 0.5, device=q.device).",
     ),
     "mask_narrow": (
         TypeError,
-        "{function}, which a mask calls, computes in {given} ({line}), where Triton's interpreter gives wrong numbers without saying so."
-        " Cast to float32 before the arithmetic: x.to(tl.float32).",
+        "{function} ({line}), of a mask or called by one, computes in {given}, where Triton's interpreter gives wrong numbers without saying"
+        " so. Cast to float32 before the arithmetic: x.to(tl.float32).",
     ),
     "mask_value": (TypeError, "a parameter of the mask {mask} is of type {given}; it must be an int, a float or a tensor. Convert it first."),
     "mask_no_dscore": (

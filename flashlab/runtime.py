@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ NOT_LINUX = (
 # What the interpreter computes wrongly: NumPy has no such dtypes, so it holds their bits as whole numbers and adds and multiplies those.
 WRONG = {"bf16": "bfloat16"} | {name: name for name in ("fp8e4nv", "fp8e4b8", "fp8e4b15", "fp8e5", "fp8e5b16")}
 ARITHMETIC = ("binary_op", "unary_op", "create_fma", "create_clampf", "create_dot")  # of the interpreter's builder
+_REFUSED = threading.local()  # .here: whether narrow_refused is open in this thread
 
 @cache
 def gpu_found() -> GpuFound:
@@ -97,8 +99,8 @@ def patch_interpreter() -> bool:
     """Mend Triton's interpreter where kernels run in it, and say whether that was Triton 3.6 under NumPy 2.4 or later.
 
     There a loop bound read from a tensor is an array of one element, and NumPy no longer turns that into an int; later
-    Tritons squeeze it first. In every Triton casts to and from bfloat16 are made a GPU's. Call it after `import triton` and
-    before the first launch.
+    Tritons squeeze it first. In every Triton casts to and from bfloat16 are made a GPU's, and narrow_refused can refuse
+    arithmetic. Call it after `import triton` and before the first launch.
     """
     if mode() != "interpreter":
         return False
@@ -106,6 +108,7 @@ def patch_interpreter() -> bool:
     from triton.runtime import interpreter
 
     round_to_bfloat16(interpreter)
+    _guard(interpreter)
     original, index = interpreter._patch_lang_tensor, {}
     probe = type("Scope", (), {"set_attr": lambda _, owner, name, value: index.update({name: value})})()
     one = type("Tensor", (), {"handle": type("Handle", (), {"data": np.array([3])})})()
@@ -124,7 +127,10 @@ def patch_interpreter() -> bool:
 
 
 def round_to_bfloat16(interpreter: ModuleType) -> None:
-    """Let Triton's interpreter cast between float32 and bfloat16 as a GPU and torch do; its own cast cuts, and gets infinity, NaN and the smallest wrong."""
+    """Let Triton's interpreter cast to and from bfloat16 as a GPU and torch do.
+
+    Its own cast of float32 cuts, and gets infinity, NaN and the smallest wrong; of a whole number it writes the number as the bits.
+    """
     own = interpreter._convert_float
     if own.__module__ == __name__:  # mended already
         return
@@ -139,51 +145,71 @@ def round_to_bfloat16(interpreter: ModuleType) -> None:
             return torch.tensor(values.view("i2")).view(torch.bfloat16).float().numpy().view("u4")
         return own(values, source, target, rounding)
 
-    interpreter._convert_float = convert
+    def by_float32(source, target):
+        import triton.language as tl
+
+        through = target.scalar.name == "bf16" and not source.dtype.scalar.is_fp32()
+        return cast(cast(source, tl.float32) if through else source, target)
+
+    cast = interpreter.interpreter_builder.cast_impl
+    interpreter._convert_float, interpreter.interpreter_builder.cast_impl = convert, by_float32
 
 
 @contextmanager
 def narrow_refused() -> Iterator[None]:
-    """While open, arithmetic in bfloat16 or float8 in the interpreter raises TypeError, which names the function and its line.
+    """While open, and in this thread, arithmetic in bfloat16 or float8 in the interpreter raises TypeError, which names function and line.
 
-    Loads, stores and casts in these dtypes pass. Our kernels compute in float32 there (tiles.layout), and a mask's tensors
-    arrive in float32 (masks.decode); but a mask's body may cast to bfloat16 itself. The tracer refuses the same (traffic/triton_hooks.py).
+    Reductions (tl.sum) are arithmetic; loads, stores and casts in these dtypes pass. Our kernels compute in float32 there
+    (tiles.layout), and a mask's tensors arrive in float32 (masks.decode); but a mask's body may cast to bfloat16 itself. While
+    the tracer runs a kernel it refuses the same by itself (traffic/triton_hooks.py).
     """
-    from triton.runtime import interpreter
+    from triton.runtime.errors import InterpreterError
 
-    builder = interpreter.interpreter_builder
-    usual = {name: getattr(builder, name) for name in ARITHMETIC}
-    for name, operation in usual.items():
-        setattr(builder, name, _guarded(operation))
+    before = getattr(_REFUSED, "here", False)
+    _REFUSED.here = True
     try:
         yield
-    except interpreter.InterpreterError as fault:
+    except InterpreterError as fault:
         inner: BaseException = fault
-        while isinstance(inner, interpreter.InterpreterError) and inner.__cause__:  # one around each function that was being called
+        while isinstance(inner, InterpreterError) and inner.__cause__:  # one around each function that was being called
             inner = inner.__cause__
         if is_known(inner):
             raise inner from None
         raise
     finally:
-        for name, operation in usual.items():
-            setattr(builder, name, operation)
+        _REFUSED.here = before
 
 
-def _guarded(operation: Callable) -> Callable:
-    """The operation, which looks at its first operand's dtype first: Triton has made the operands one dtype."""
+def _guard(interpreter: ModuleType) -> None:
+    """Let the interpreter's arithmetic and reductions ask, each time, whether narrow_refused is open. Once, for good."""
+    builder, reduction = interpreter.interpreter_builder, interpreter.ReduceScanOpInterface
+    check = reduction.check_tensor
+    if check.__module__ == __name__:
+        return
 
-    def checked(handle, *rest, **named):
-        if handle.dtype.scalar.name in WRONG:
-            function, line = _author_s_line()
-            raise error("mask_narrow", function=function, line=line, given=WRONG[handle.dtype.scalar.name])
-        return operation(handle, *rest, **named)
+    def guarded(operation: Callable) -> Callable:  # Triton has made the operands one dtype
+        def checked(handle, *rest, **named):
+            _refuse(handle)
+            return operation(handle, *rest, **named)
 
-    return checked
+        return checked
+
+    def reduced(operation, inputs):  # NumPy stands in for Triton's own functions (tl.sum); an author's own run as they are
+        check(operation, inputs)
+        if operation.combine_fn.fn.__module__.startswith("triton."):
+            for tensor in inputs:
+                _refuse(tensor.handle)
+
+    for name in ARITHMETIC:
+        setattr(builder, name, guarded(getattr(builder, name)))
+    reduction.check_tensor = reduced
 
 
-def _author_s_line() -> tuple[str, str]:
-    """(the innermost function that is neither Triton's nor of this file, "FILE, line N")."""
-    frame = sys._getframe(1)
-    while frame.f_globals["__name__"] == __name__ or frame.f_globals["__name__"].startswith("triton."):
-        frame = frame.f_back
-    return frame.f_code.co_name, f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+def _refuse(handle: object) -> None:
+    dtype = handle.dtype.scalar.name
+    if dtype in WRONG and getattr(_REFUSED, "here", False):
+        frame = sys._getframe(1)  # up to the innermost function that is neither Triton's nor of this file
+        while frame.f_globals["__name__"] == __name__ or frame.f_globals["__name__"].startswith("triton."):
+            frame = frame.f_back
+        line = f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+        raise error("mask_narrow", function=frame.f_code.co_name, line=line, given=WRONG[dtype])

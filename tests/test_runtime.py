@@ -162,7 +162,10 @@ def test_the_order_of_imports_in_a_real_process(order, warned):
 # -- Triton 3.6 under NumPy 2.4 -----------------------------------------------------------------------------------------------
 def interpreter(index):
     """Triton's interpreter module as far as patch_interpreter looks: it gives its tensor that `__index__`."""
-    return SimpleNamespace(_patch_lang_tensor=lambda tensor, scope: scope.set_attr(tensor, "__index__", index), _convert_float=lambda *_: None)
+    builder = SimpleNamespace(cast_impl=None, **dict.fromkeys(runtime.ARITHMETIC))
+    reduction = type("ReduceScanOpInterface", (), {"check_tensor": lambda self, inputs: None})
+    patch = lambda tensor, scope: scope.set_attr(tensor, "__index__", index)  # noqa: E731
+    return SimpleNamespace(_patch_lang_tensor=patch, _convert_float=lambda *_: None, interpreter_builder=builder, ReduceScanOpInterface=reduction)
 
 
 def old(self):  # Triton 3.6
@@ -236,6 +239,8 @@ narrow = cast(TensorHandle(given, tl.float32), tl.bfloat16).data
 assert narrow.dtype == np.uint16
 np.testing.assert_array_equal(torch.from_numpy(narrow.view(np.int16)).view(torch.bfloat16).float(), torch.from_numpy(given).bfloat16().float())
 assert cast(TensorHandle(np.float32(2.5).reshape(()), tl.float32), tl.bfloat16).data.shape == ()
+for whole, dtype in ((np.int32([3, -7, 1000]), tl.int32), (np.float64([3, -7, 1000]), tl.float64), (np.float16([3, -7, 1000]), tl.float16)):
+    assert (cast(TensorHandle(whole, dtype), tl.bfloat16).data.view(np.int16) == torch.tensor([3., -7, 1000]).bfloat16().view(torch.int16).numpy()).all()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,8 @@ the masks (joined_masks.py), PREDICATE says that some key of these tiles may be 
 must be asked. FOLD and LIMITED: forward_kernel says.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
-stored. Does not handle: variable lengths, paged caches, fp8, dropout.
+stored. Does not handle: variable lengths, paged caches, fp8, dropout; a row whose every score is below -8·10³⁷ (float32's least
+number as a bias), which counts as one without a key (lowest): hide keys by visible or by -inf; a scale above 2¹²⁶.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def attend(
 
 @triton.jit
 def lowest(unit):
-    """The maximum of a row that has seen no key, or only scores of -inf: about -2¹²⁷ / unit, or -2¹²⁷ where unit is below 1.
+    """The maximum of a row that has seen no key above it: the power of two at or above -2¹²⁷ / unit, or -2¹²⁷ where unit is below 1.
 
     Not -inf, from which -inf may not be taken. A power of two, so that its product with unit is exact: a GPU subtracts a
     rounded product from one that it has not rounded, and the two must cancel, since exp2 of their difference rescales the row.

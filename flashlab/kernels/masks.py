@@ -24,7 +24,8 @@ loads by i must mask such loads. i and j never pass n_k - 1. A mask needs visibl
                                                          are all keys. Tiles outside are skipped. For a mask
                                                          with `visible`: without it every key is seen.
     query_range(batch, head, first, last, begin, end)    the same for keys first to last; begin to end - 1 are all queries
-    score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units
+    score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units. One below
+                                                         -8·10³⁷ may count as hidden; -inf does
     dscore(score, batch, head, i, j)                     its derivative at the old score; needed for gradients
 
 In the interpreter a bfloat16 or float8 tensor arrives as float32, and a body that computes in these dtypes is refused.

@@ -58,7 +58,7 @@ Alone, 145 of 160 are within 10 % in bytes read, and of the 86 that write more t
   are read again (full), or are not yet gone when the next program wants them (causal). With `drift=0.2` these are 1.07, 1.07
   and 1.05; but 8,192 full, 0.91 without, is 1.15, and the other kernels are nearer without. Why this one drifts is not known.
 
-Nearest to a miss is keys, n · head_dim = 262,144 full (0.93). Its six tensors, 51 MB, just fit the 52 that hold lines, so the
+Least right of keys is n · head_dim = 262,144 full (0.93). Its six tensors, 51 MB, just fit the 52 that hold lines, so the
 model reads q, k, v and do once. The chip reads 5 or 6 MB of them again.
 
 **How near two counts are to each other.** The same 160 launches counted half a day before, on another machine with an H200 (`git show

@@ -266,7 +266,7 @@ class Run:
             _replace(self._undo, kind, "__call__", lambda helper, *args, **kwargs: self._prepared(helper.fn)(*args, **kwargs))
         builder, listener = interpreter.interpreter_builder, self.listener
         load, store = builder.create_masked_load, builder.create_masked_store
-        modify, swap, dot, cast = builder.create_atomic_rmw, builder.create_atomic_cas, builder.create_dot, builder.cast_impl
+        modify, swap, dot = builder.create_atomic_rmw, builder.create_atomic_cas, builder.create_dot
         check = interpreter.ReduceScanOpInterface.check_tensor
 
         def real(op, pointers, mask, value=None):
@@ -287,10 +287,6 @@ class Run:
         def guarded(operation):  # Triton has made the operands one dtype
             return lambda handle, *rest: operation(right(handle), *rest)
 
-        def by_float32(source, target):  # an int or float64 as bfloat16: NumPy would write the whole number as the bits
-            through = target.scalar.name in WRONG_THERE and not source.dtype.scalar.is_fp32()
-            return cast(cast(source, tl.float32) if through else source, target)
-
         def reduced(operation, inputs):  # NumPy stands in for Triton's own functions (tl.sum); a kernel's own run as they are
             check(operation, inputs)
             if not _is_ours(operation.combine_fn.fn):
@@ -308,7 +304,6 @@ class Run:
             ),
             "create_atomic_cas": lambda pointers, old, new, *rest: swap(real("atomic", pointers, None, new), old, new, *rest),
             "create_dot": product,
-            "cast_impl": by_float32,
             **{name: guarded(getattr(builder, name)) for name in _ARITHMETIC},
         }.items():
             _replace(self._undo, builder, name, method)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import threading
 from pathlib import Path
 
 from flashlab import runtime  # before triton
@@ -367,6 +368,27 @@ def halved(x):
 
 
 @register
+class summed_in_bfloat16:
+    @triton.jit
+    def score(score, batch, head, i, j):
+        return score + tl.sum(tl.full([16], 1, tl.bfloat16), 0).to(tl.float32)
+
+
+@register
+class whole_to_bfloat16:
+    @triton.jit
+    def score(score, batch, head, i, j):
+        return score + (j - i).to(tl.bfloat16).to(tl.float32)
+
+
+@register
+class places:
+    @triton.jit
+    def score(score, batch, head, i, j):
+        return score + (j - i).to(tl.float32)
+
+
+@register
 class cast_to_bfloat16:
     @triton.jit
     def score(score, batch, head, i, j, bias):
@@ -385,10 +407,40 @@ def test_a_mask_that_computes_in_bfloat16_is_refused_in_the_interpreter_and_a_me
         o.sum().backward()
     line = inspect.getsourcelines(halved.fn)[1] + 2
     assert str(caught.value) == (
-        f"halved, which a mask calls, computes in bfloat16 (test_attention.py, line {line}), where Triton's interpreter gives wrong numbers"
-        " without saying so. Cast to float32 before the arithmetic: x.to(tl.float32)."
+        f"halved (test_attention.py, line {line}), of a mask or called by one, computes in bfloat16, where Triton's interpreter gives wrong"
+        " numbers without saying so. Cast to float32 before the arithmetic: x.to(tl.float32)."
     )
-    assert attention(q, k, v).isfinite().all()  # and the interpreter is as it was
+    with pytest.raises(ERRORS["mask_narrow"][0], match=r"^score \(test_attention.py, line \d+\), of a mask"):
+        attention(q, k, v, mask=summed_in_bfloat16())
+    o, exact = (attention(q, k, v, mask=mask) for mask in (whole_to_bfloat16(), places()))
+    assert torch.equal(o, exact)
+
+
+@triton.jit
+def doubled(x, out):
+    tl.store(out, tl.load(x) + tl.load(x))
+
+
+@pytest.mark.skipif(runtime.mode() == "cuda", reason="a GPU computes in bfloat16")
+def test_other_kernels_compute_in_bfloat16_as_before_also_while_another_thread_s_mask_may_not():
+    begun, go, x, out = threading.Event(), threading.Event(), torch.zeros(1, dtype=torch.bfloat16), torch.ones(1, dtype=torch.bfloat16)
+
+    def other():
+        with runtime.narrow_refused():
+            begun.set()
+            go.wait(20)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert begun.wait(20)
+    doubled[(1,)](x, out)  # inside the other's, which ends after this begins and before the next one ends
+    with pytest.raises(ERRORS["mask_narrow"][0], match="^doubled"):
+        with runtime.narrow_refused():
+            go.set()
+            thread.join()
+            doubled[(1,)](x, out)
+    doubled[(1,)](x, out)
+    assert out == 0
 
 
 @register

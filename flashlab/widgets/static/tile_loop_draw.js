@@ -175,7 +175,8 @@ function drawHbm(d, trace, place, palette, state, step, t) {
   }
   const [x, , w, h] = place.hbm, ghostTop = Math.min(...[...place.squares.values()].map((box) => box[1]), h);
   const small = { size: 10, colour: palette.muted, align: "center" };
-  if (place.wide) d.write("→ read, ← written, × the whole tensor", x + w / 2, ghostTop - 17, small);
+  const above = trace.hbm.has([...place.squares.keys()][0]) ? 27 : 17; // a square's name stands above it
+  if (place.wide) d.write("→ read, ← written, × the whole tensor", x + w / 2, ghostTop - above, small);
 }
 
 /** Whether event `e` moved exactly this part. */
