@@ -28,7 +28,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper, mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashlab.runtime import round_to_bfloat16
+from flashlab.runtime import ARITHMETIC, WRONG, round_to_bfloat16
 
 round_to_bfloat16(interpreter)  # also where other kernels are compiled
 
@@ -37,8 +37,6 @@ _BITS = {  # what NumPy has no dtype for and the interpreter keeps as whole numb
     "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz, "fp8e5": torch.float8_e5m2,
     "fp8e5b16": torch.float8_e5m2fnuz,
 }  # fmt: skip
-WRONG_THERE = frozenset({*_BITS, "fp8e4b15"})  # its NumPy arithmetic is wrong
-_ARITHMETIC = ("binary_op", "unary_op", "create_clampf", "create_fma")  # all that Triton lets these dtypes reach
 _HOOK = "__flashlab__"  # what a rewritten kernel calls; in its module only while it runs
 
 
@@ -276,7 +274,7 @@ class Run:
             return dataclasses.replace(pointers, data=data)
 
         def right(handle):
-            if handle.dtype.scalar.name in WRONG_THERE:
+            if handle.dtype.scalar.name in WRONG:
                 listener.narrow(handle.dtype.scalar.name)
             return handle
 
@@ -295,6 +293,7 @@ class Run:
 
         # rest, named: caching arguments, of which Triton 3.9 has one less.
         for name, method in {
+            **{name: guarded(getattr(builder, name)) for name in ARITHMETIC},
             "create_masked_load": lambda pointers, mask, *rest, **named: load(real("load", pointers, mask), mask, *rest, **named),
             "create_masked_store": lambda pointers, value, mask, *rest, **named: store(
                 real("store", pointers, mask, value), value, mask, *rest, **named
@@ -304,7 +303,6 @@ class Run:
             ),
             "create_atomic_cas": lambda pointers, old, new, *rest: swap(real("atomic", pointers, None, new), old, new, *rest),
             "create_dot": product,
-            **{name: guarded(getattr(builder, name)) for name in _ARITHMETIC},
         }.items():
             _replace(self._undo, builder, name, method)
         _replace(self._undo, interpreter.ReduceScanOpInterface, "check_tensor", reduced)
