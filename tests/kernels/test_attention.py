@@ -371,7 +371,7 @@ def halved(x):
 class summed_in_bfloat16:
     @triton.jit
     def score(score, batch, head, i, j):
-        return score + tl.sum(tl.full([16], 1, tl.bfloat16), 0).to(tl.float32)
+        return score + tl.sum(tl.full([16], 1, tl.float32).to(tl.bfloat16), 0).to(tl.float32)
 
 
 @register
