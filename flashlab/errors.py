@@ -250,7 +250,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     ),
     "mask_params": (TypeError, "the mask {mask} was given {given} parameter(s), but its functions take {needed}. Pass {needed}."),
     "mask_number": (ValueError, "the mask {mask} was given {given:,}; a whole number in a mask is at most {most:,} (2**30) in size. For no limit, give that."),
-    "mask_whole": (TypeError, "the mask {mask} takes a whole number for {argument}, and was given the float {given}. Pass an int."),
+    "mask_whole": (TypeError, "the mask {mask} takes a whole number for {argument}, and was given {given}. Pass an int."),
     "mask_per_head": (
         ValueError,
         "{argument} of the mask {mask} has shape {given}; a kernel reads it by head, so it must be a tensor of one number for each query"

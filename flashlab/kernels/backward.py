@@ -17,8 +17,9 @@ Here do · vᵀ, and each product for dv, dk and dq, is a matrix product, the ot
 scores multiplies dscores by its slope. dlse is lse's own gradient: it enters here because d lse / d score = weights. A sink
 needs nothing more, since lse has it in its sum; its own gradient is taken from delta (api.py).
 
-Unlike forward.py, whose header explains the constants: no running maximum, since lse is known, so FOLD takes any scale.
-Does not handle: double backward, gradients of mask tensors.
+Unlike forward.py, whose header explains the constants: no running maximum, since lse is known, so FOLD takes negative and tiny scales, too.
+Does not handle: double backward, gradients of mask tensors; a row of which the largest score is 10⁸ or more in size, since
+float32 has no room beside it for the log of row_sum: its weights come out as if that were 0.
 
 Traffic, in elements: delta reads o, do and dlse (if given) once and is written once; a keys program (of each launch, where
 dk and dv have their own) reads its k and v, writes dk and dv, and reads q, do, lse and delta of the tiles that see it; a
@@ -34,7 +35,7 @@ import triton.language as tl
 from flashlab.kernels.autotune import tuned
 from flashlab.kernels.joined_masks import hide, key_range, query_range, rescore, rescore_slope
 from flashlab.kernels.launch import Plan, planned
-from flashlab.kernels.primitives import INF, LOG2_E, load_tile, place, store_tile, tile_edges
+from flashlab.kernels.primitives import FOLDED, INF, LOG2_E, load_tile, place, store_tile, tile_edges
 from flashlab.kernels.tiles import SMALLEST_DOT, BackwardTiles, backward_tiles, heads_at_once, layout, streamed
 
 
@@ -55,8 +56,8 @@ def delta_kernel(o, do, dlse, delta, o_strides, do_strides, dlse_strides, heads,
 
 
 @triton.jit
-def load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q: tl.constexpr, LAYOUT: tl.constexpr):
-    """lse · LOG2_E and delta of a tile of queries. Rows past the end and rows that saw nothing get +inf: weights of 0."""
+def load_rows(lse, delta, batch, head, heads, first, n_q, FOLD: tl.constexpr, BLOCK_Q: tl.constexpr, LAYOUT: tl.constexpr):
+    """lse (with FOLD lse · LOG2_E) and delta of a tile of queries. Rows past the end and rows that saw nothing get +inf: weights of 0."""
     rows = first + tl.arange(0, BLOCK_Q)
     start = (batch.to(tl.int64) * heads + head) * n_q
     if LAYOUT.ragged:
@@ -65,7 +66,8 @@ def load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q: tl.constexpr,
     else:
         row_lse = tl.load(lse + start + rows)
         row_delta = tl.load(delta + start + rows)
-    return tl.where(row_lse == -INF, INF, row_lse) * LOG2_E, row_delta
+    row_lse = tl.where(row_lse == -INF, INF, row_lse)
+    return row_lse * LOG2_E if FOLD else row_lse, row_delta
 
 
 @triton.jit
@@ -73,19 +75,19 @@ def weights_again(scores, row_lse, batch, head, i, j, inside, scale, mask_params
                   PREDICATE: tl.constexpr, FOLD: tl.constexpr, MASKS: tl.constexpr, LAYOUT: tl.constexpr):  # fmt: skip
     """(weights, slope) of a tile of plain products q · k, in either orientation; slope is d rescored / d score.
 
-    row_lse is lse · LOG2_E (load_rows); inside says which keys exist. Rows past the end have row_lse +inf: no weights.
+    row_lse is lse, with FOLD lse · LOG2_E (load_rows); inside says which keys exist. Rows past the end have row_lse +inf: no weights.
     """
     slope = 1.0
     if FOLD:
         scores = scores * (scale * LOG2_E)
     else:
         slope = rescore_slope(MASKS, mask_params, scores * scale, batch, head, i, j)
-        scores = rescore(MASKS, mask_params, scores * scale, batch, head, i, j) * LOG2_E
+        scores = rescore(MASKS, mask_params, scores * scale, batch, head, i, j)
     if PREDICATE:
         scores = hide(MASKS, mask_params, scores, batch, head, i, j)
         if LAYOUT.ragged:
             scores = tl.where(inside, scores, -INF)
-    return tl.exp2(scores - row_lse), slope
+    return tl.exp2(scores - row_lse if FOLD else (scores - row_lse) * LOG2_E), slope
 
 
 @triton.jit
@@ -109,7 +111,7 @@ def over_queries(
             start = tl.where(start < gap_lo, start, start + (gap_hi - gap_lo))
         start = tl.multiple_of(start, BLOCK_Q)
         q_tile = load_tile(q, q_strides, batch, head, start, n_q, BLOCK_Q, PREDICATE, LAYOUT)  # read block_q · head_dim
-        row_lse, row_delta = load_rows(lse, delta, batch, head, heads, start, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
+        row_lse, row_delta = load_rows(lse, delta, batch, head, heads, start, n_q, FOLD, BLOCK_Q, LAYOUT)  # read 2 · block_q
         rows = start + tl.arange(0, BLOCK_Q)
         i = (rows + (n_k - n_q))[None, :]
         if LAYOUT.ragged:
@@ -214,7 +216,7 @@ def queries_kernel(
     kv_head = head // GROUP
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
     do_tile = load_tile(do, do_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
-    row_lse, row_delta = load_rows(lse, delta, batch, head, heads, first, n_q, BLOCK_Q, LAYOUT)  # read 2 · block_q
+    row_lse, row_delta = load_rows(lse, delta, batch, head, heads, first, n_q, FOLD, BLOCK_Q, LAYOUT)  # read 2 · block_q
     dq_tile = tl.zeros([BLOCK_Q, PADDED], tl.float32)
     first_place = first + n_k - n_q  # from here on as in forward_kernel
     last_place = tl.minimum(first + BLOCK_Q, n_q) - 1 + n_k - n_q
@@ -268,7 +270,7 @@ def launch_keys(q, k, v, do, lse, delta, masks, mask_params, scale, *, fused, ti
     if fused:
         padded = max(triton.next_power_of_2(q.shape[3]), SMALLEST_DOT)
         added = torch.zeros((*q.shape[:3], padded), dtype=torch.float32, device=q.device)
-    fold = not any(masks.rescores)
+    fold = abs(scale) <= FOLDED[1] and not any(masks.rescores)
     for n, tile in enumerate(tiles):
         plan = plan_keys(q, k, v, do, lse, delta, dk, dv, masks, mask_params, fold, fused, n == 0, n == len(tiles) - 1, tile)
         plan.launch((q, k, v, do, lse, delta, added, dk, dv), scale, mask_params)
@@ -291,7 +293,7 @@ def plan_keys(q, k, v, do, lse, delta, dk, dv, masks, mask_params, fold, fused, 
 def launch_queries(q, k, v, do, lse, delta, masks, mask_params, scale, *, tile):
     """dq."""
     dq = torch.empty_like(q)
-    fold = not any(masks.rescores)
+    fold = abs(scale) <= FOLDED[1] and not any(masks.rescores)
     plan = plan_queries(q, k, v, do, lse, delta, dq, masks, mask_params, fold, tile)
     plan.launch((q, k, v, do, lse, delta, dq), scale, mask_params)
     return dq

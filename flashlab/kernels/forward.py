@@ -11,8 +11,8 @@ the masks (joined_masks.py), PREDICATE says that some key of these tiles may be 
 must be asked. FOLD and LIMITED: forward_kernel says.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
-stored. Does not handle: variable lengths, paged caches, fp8, dropout; a row whose every score is below -8·10³⁷ (float32's least
-number as a bias), which counts as one without a key (lowest): hide keys by visible or by -inf; a scale above 2¹²⁶.
+stored. Does not handle: variable lengths, paged caches, fp8, dropout; with FOLD, products q · k that times the scale are 2³⁰
+or more (softmax_update): a mask that changes scores takes any.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import triton.language as tl
 from flashlab.kernels.autotune import tuned
 from flashlab.kernels.joined_masks import hide, key_range, rescore
 from flashlab.kernels.launch import Plan, planned
-from flashlab.kernels.primitives import INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
+from flashlab.kernels.primitives import FOLDED, INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
 from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
 
-SMALLEST_NORMAL = 2.0**-126  # of float32: folded into the exponential, a smaller scale may become 0, and 0 times a hidden score's -inf is nan
+LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def attend(
             following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
             # No maximum is -inf (lowest), so there is no care to take; yet with overlap it is faster with it (tiles.py).
-            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP)
+            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP, FUSE=FOLD)
             if OVERLAP:  # q · k starts first, so the product with v may run during the next softmax; its weights stay in registers
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
                 acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
@@ -99,20 +99,22 @@ def attend(
         # The last tile: no keys follow that could be multiplied.
         start = jump(last, gap_lo, gap_hi, PREDICATE, BLOCK_K)
         scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP)
+        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP, FUSE=FOLD)
         acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
     return row_max, row_sum, acc
 
 
 @triton.jit
-def lowest(unit):
-    """The maximum of a row that has seen no key above it: the power of two at or above -2¹²⁷ / unit, or -2¹²⁷ where unit is below 1.
+def lowest(unit, FOLD: tl.constexpr):
+    """The maximum of a row that has seen no key above it: not -inf, from which -inf may not be taken, but float32's least number.
 
-    Not -inf, from which -inf may not be taken. A power of two, so that its product with unit is exact: a GPU subtracts a
-    rounded product from one that it has not rounded, and the two must cancel, since exp2 of their difference rescales the row.
+    With FOLD it is multiplied by unit, so it stays half as far from 0, or nearer where unit is above 1.
     """
-    bits = (-(2.0**127) / tl.maximum(unit, 1.0)).to(tl.int32, bitcast=True)
-    return (bits & -(2**23)).to(tl.float32, bitcast=True)  # its sign and its exponent; the fraction is gone
+    if FOLD:
+        least = -(LARGEST / 2) / tl.maximum(unit, 1.0)
+    else:
+        least = -LARGEST
+    return least
 
 
 @triton.jit
@@ -145,7 +147,7 @@ def forward_kernel(
     unit = scale * LOG2_E if FOLD else LOG2_E
 
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
-    row_max = tl.zeros([BLOCK_Q], tl.float32) + lowest(unit)
+    row_max = tl.zeros([BLOCK_Q], tl.float32) + lowest(unit, FOLD)
     row_sum = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, PADDED], tl.float32)
     state = row_max, row_sum, acc
@@ -163,16 +165,16 @@ def forward_kernel(
                        mask_params, True, FOLD, MASKS, LAYOUT, BLOCK_K, OVERLAP)  # fmt: skip
     row_max, row_sum, acc = state
 
-    base = row_max * unit  # the exponent of two that row_sum and acc are relative to
+    top = row_max * scale if FOLD else row_max  # the score that row_sum and acc are relative to
     if sink is not None:  # one more score in each row's sum, without a value
-        sink_score = tl.load(sink + head).to(tl.float32) * LOG2_E
-        top = tl.maximum(base, sink_score)
-        rescale = tl.exp2(base - top)
-        row_sum, acc, base = row_sum * rescale + tl.exp2(sink_score - top), acc * rescale[:, None], top
+        sink_score = tl.load(sink + head).to(tl.float32)
+        highest = tl.maximum(top, sink_score)
+        rescale = tl.exp2(tl.minimum(top - highest, 0.0) * LOG2_E)  # fused, top is not rounded as highest is, and may be above it
+        row_sum, acc, top = row_sum * rescale + tl.exp2((sink_score - highest) * LOG2_E), acc * rescale[:, None], highest
     empty = row_sum == 0  # a row that saw no key, without a sink: 0 and -inf
     row_sum = tl.where(empty, 1.0, row_sum)
     o_tile = acc * (1.0 / row_sum)[:, None]  # the one division of each row
-    lse_tile = tl.where(empty, -INF, (base + tl.log2(row_sum)) * LN_2)
+    lse_tile = tl.where(empty, -INF, top + tl.log2(row_sum) * LN_2)
     store_tile(o, o_strides, batch, head, first, n_q, o_tile, BLOCK_Q, LAYOUT)  # write block_q · head_dim
     rows = tl.arange(0, BLOCK_Q)
     lse_row = lse + (batch.to(tl.int64) * heads + head) * n_q + first
@@ -188,7 +190,7 @@ def forward(q, k, v, masks, mask_params, scale, sink=None, *, tile: Tile | None 
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if lse.numel():  # a grid of no programs cannot be launched
         scale = float(scale)  # Triton would compile an int of 1 in as a constant
-        fold = scale >= SMALLEST_NORMAL and not any(masks.rescores)
+        fold = FOLDED[0] <= scale <= FOLDED[1] and not any(masks.rescores)
         if tile is None:
             given = (q, k, v, masks, mask_params, scale, sink)
             usual = forward_tile(q, k.shape[2], any(masks.limits))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -45,7 +46,7 @@ class Plan:
             tensors = (*map(described_by, self.described, tensors), *tensors[len(self.described) :])
         arguments = (*tensors, *self.numbers, *free)
         if not by_triton(self.kernel):
-            with narrow_refused():
+            with narrow_refused(), np.errstate(over="ignore"):  # a GPU goes to infinity without a word
                 self.kernel[self.grid](*arguments, **self.constants, **self.options)
         elif self.run is None:
             self.run = compiled_for(self, arguments)[self.grid]

@@ -12,7 +12,7 @@ calls the functions (joined_masks.py); it has no branch for any of them. Write y
 
     attention(q, k, v, mask=every_second(2))
 
-All functions end with the mask's own parameters; one annotated `int` refuses a float, and one annotated `per_head` takes
+All functions end with the mask's own parameters; one annotated `int` takes only a whole number, one annotated `per_head`
 only a tensor of one number for each query head. i is a query's place **among the keys**: the last query is at n_k - 1,
 so causal is `j <= i` also where n_q differs from n_k. Where n_q is larger, the first queries have i below 0: a function that
 loads by i must mask such loads. i and j never pass n_k - 1. A mask needs visible or score, or both; all else is optional:
@@ -24,8 +24,9 @@ loads by i must mask such loads. i and j never pass n_k - 1. A mask needs visibl
                                                          are all keys. Tiles outside are skipped. For a mask
                                                          with `visible`: without it every key is seen.
     query_range(batch, head, first, last, begin, end)    the same for keys first to last; begin to end - 1 are all queries
-    score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units. One below
-                                                         -8·10³⁷ may count as hidden; -inf does
+    score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units. -inf hides
+                                                         the key; a row whose every key has float32's least number gets
+                                                         their mean
     dscore(score, batch, head, i, j)                     its derivative at the old score; needed for gradients
 
 In the interpreter a bfloat16 or float8 tensor arrives as float32, and a body that computes in these dtypes is refused.
@@ -84,18 +85,24 @@ class MaskKind:
         annotated = [(place, one) for name, found in arguments.items() for place, one in enumerate(found[FUNCTIONS[name] :])]
         # By the parameter's place: its name, where a function asks for a whole number, or for a number a head.
         self.whole = {place: one.name for place, one in annotated if one.annotation in (int, "int")}
-        self.per_head = {place: one.name for place, one in annotated if one.annotation in (per_head, "per_head", "masks.per_head")}
+        self.per_head = {place: one.name for place, one in annotated if _is_per_head(one.annotation)}
 
     def __call__(self, *params: int | float | torch.Tensor) -> Mask:
         if len(params) != self.parameters:
             raise error("mask_params", mask=self.__name__, given=len(params), needed=self.parameters)
         for place, name in self.whole.items():
-            if isinstance(params[place], float):
-                raise error("mask_whole", mask=self.__name__, argument=name, given=params[place])
+            if isinstance(params[place], (float, torch.Tensor)):
+                given = f"the float {params[place]}" if isinstance(params[place], float) else f"a tensor of shape {tuple(params[place].shape)}"
+                raise error("mask_whole", mask=self.__name__, argument=name, given=given)
         return Mask(((self.name, params),))
 
     def __repr__(self) -> str:
         return f"<mask {self.__name__}: {', '.join(self.given)}; {self.parameters} parameter(s)>"
+
+
+def _is_per_head(annotation: object) -> bool:
+    """Whether it is per_head, or the text of it under any name of this module: some read annotations as text."""
+    return annotation is per_head or (isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == "per_head")
 
 
 _INTERPRETED = type(no_function)  # what @triton.jit makes here: a JITFunction, or the interpreter's own class

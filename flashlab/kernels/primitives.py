@@ -21,6 +21,8 @@ runtime.patch_interpreter()
 LOG2_E = tl.constexpr(1.4426950408889634)  # log2(e): eˣ = 2^(x · LOG2_E)
 LN_2 = tl.constexpr(0.6931471805599453)  # ln(2): back to natural logarithms, for lse
 INF = tl.constexpr(float("inf"))
+# Scales that go with LOG2_E into one factor. A smaller product may become 0, and 0 times a hidden score's -inf is nan; a larger one inf.
+FOLDED = 2.0**-126, 2.0**126
 TANH_SERIES_BELOW = tl.constexpr(0.25)  # below this |x| the quotient would cancel; the series is right to float32
 
 
@@ -47,17 +49,23 @@ def row_maximum(scores):
 
 
 @triton.jit
-def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True):
+def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True, FUSE: tl.constexpr = False):
     """Take one more tile of scores (score · unit is an exponent of two) into the running row_max and row_sum of each row.
 
     Returns (row_max, row_sum, weights, rescale). BLIND: a row may not have seen a key yet, so its maximum may be -inf.
+    FUSE: one multiply-add a score. Then score · unit from 2³⁰ on may come out wrong: it takes the rounded top · unit from a product
+    that it has not rounded, and what is left of the largest score is no longer near 0. rescale is never fused: it would be a
+    little off 1 in each step whose maximum stays, up to 10⁻⁵ in lse after 64 of them.
     """
     new_max = tl.maximum(row_max, row_maximum(scores))
-    base = new_max * unit
+    top = new_max
     if BLIND:
-        base = tl.where(new_max == -INF, 0.0, base)  # no -inf - (-inf)
-    weights = tl.exp2(scores * unit - base[:, None])
-    rescale = tl.exp2(row_max * unit - base)
+        top = tl.where(new_max == -INF, 0.0, new_max)  # no -inf - (-inf)
+    if FUSE:
+        weights = tl.exp2(scores * unit - (top * unit)[:, None])
+    else:
+        weights = tl.exp2((scores - top[:, None]) * unit)
+    rescale = tl.exp2((row_max - top) * unit)
     return new_max, row_sum * rescale + tl.sum(weights, 1), weights, rescale
 
 

@@ -7,8 +7,8 @@ Unlike forward.py: pointers only, head_dim a power of two, a tile of keys multip
 of the kernel, so a step's compiled code holds what the step says and nothing else.
 
 Traffic, in elements, as forward.py's: q, o and lse once; k and v once for each program, less the tiles it skips (SKIP).
-Does not handle: rows that see no key (causal with n_q > n_k), which it refuses; with FOLD a scale of 0 or below,
-which it refuses too; masks; offsets from 2³¹ on.
+Does not handle: rows that see no key (causal with n_q > n_k), which it refuses; with FOLD a scale below float32's
+smallest normal number, which it refuses too; masks; offsets from 2³¹ on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flashlab.kernels import masks
 from flashlab.kernels.flash1 import flash1
 from flashlab.kernels.forward import forward
 from flashlab.kernels.powers import mixed_powers
-from flashlab.kernels.primitives import INF, LOG2_E, place
+from flashlab.kernels.primitives import FOLDED, INF, LOG2_E, place
 from flashlab.kernels.tiles import INTERPRETED, Tile, architecture, heads_at_once
 from flashlab.kernels.unfused import checked
 
@@ -61,7 +61,7 @@ def take(
     if FOLD:
         unit = scale * LOG2_E
         base = new_max * unit
-        rescale = tl.exp2(row_max * unit - base)
+        rescale = tl.exp2((row_max - new_max) * unit)  # 1 where the maximum stays; row_max * unit - base, fused, is only near it
         scores = scores * unit - base[:, None]
         weights = mixed_powers(scores) if MIXED and not MASKED else tl.exp2(scores)
     elif EXP2:
@@ -253,7 +253,7 @@ def _fits(q: torch.Tensor, k: torch.Tensor, causal: bool, fold: bool, scale: flo
         raise error("step_inputs", needed="a head_dim that is a power of two from 16 on", argument="q", given=f"head_dim {head_dim}")
     if not n_q:
         raise error("step_inputs", needed="at least one query", argument="q", given="0 rows")
-    if fold and not scale > 0:
-        raise error("step_inputs", needed="a scale above 0 where it is folded into the exponent", argument="the call", given=f"scale {scale:g}")
+    if fold and not FOLDED[0] <= scale <= FOLDED[1]:
+        raise error("step_inputs", needed="a scale from 2⁻¹²⁶ to 2¹²⁶ where it is folded into the exponent", argument="the call", given=f"scale {scale:g}")
     if not n_k or (causal and n_q > n_k):
         raise error("step_inputs", needed="at least one key for each query", argument="q", given=f"{n_q} rows, k {n_k}")

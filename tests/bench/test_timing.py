@@ -192,13 +192,14 @@ def test_the_call_runs_with_its_device_current():
 @pytest.mark.skipif(device() == "cpu", reason="needs a CUDA GPU")
 def test_inputs_come_from_hbm_and_not_from_the_l2():
     half = torch.ones(torch.cuda.get_device_properties().L2_cache_size // 8, device="cuda")  # float32: half of the L2
-    clock, cold, warm = _CudaClock("cuda"), [], []
-    for _ in range(50):
-        cold.append(clock.measure(lambda: half.sum())[0])
-    clock.flush = SimpleNamespace(zero_=lambda: None)  # leaves the L2 alone
-    for _ in range(50):
-        warm.append(clock.measure(lambda: half.sum())[0])
-    assert sorted(cold)[25] > 1.1 * sorted(warm)[25]
+    flushing, leaving = _CudaClock("cuda"), _CudaClock("cuda")
+    leaving.flush = SimpleNamespace(zero_=lambda: None)  # leaves the L2 alone
+    cold, warm = [], []
+    for _ in range(100):  # by turns, and the shortest: what others do on this GPU meanwhile only adds, and evicts what was warm
+        cold.append(flushing.measure(lambda: half.sum())[0])
+        leaving.measure(lambda: half.sum())
+        warm.append(leaving.measure(lambda: half.sum())[0])
+    assert min(cold) > 1.1 * min(warm)
 
 
 @pytest.mark.gpu

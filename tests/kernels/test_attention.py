@@ -337,6 +337,35 @@ def test_the_grid_has_one_axis_which_takes_more_than_65535_programs():
 
 # -- masks of a user ---------------------------------------------------------------------------------------------------------
 @register
+class shifted:
+    """All of a row's scores moved by the row's own number."""
+
+    @triton.jit
+    def score(score, batch, head, i, j, by):
+        return score + tl.load(by + i)
+
+    @triton.jit
+    def dscore(score, batch, head, i, j, by):
+        return 1.0
+
+
+def test_a_row_s_scores_may_lie_anywhere_in_float32():
+    """Far out they are all the same, so the row gets the mean of v, as from PyTorch. A GPU that fused them with their maximum gave nan."""
+    by = torch.tensor([0.0, -1e4, 1e9, -1e10, 1e20, -1e30, 1e38, -2e38, 3e38, torch.finfo(torch.float32).min], device=DEVICE)
+    q, k, v = tensors(len(by), 40)
+    bias = by.repeat(4)  # read by a query's place among the keys: its last tenth
+    o, lse = attention(q, k, v, mask=shifted(bias), return_lse=True)
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=by[:, None].expand(-1, 40))
+    torch.testing.assert_close(o, theirs, rtol=0, atol=2e-3)  # at -1e4 float32 keeps a thousandth of a score
+    torch.testing.assert_close(o[:, :, 2:], v.mean(2, keepdim=True).expand_as(o[:, :, 2:]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(lse[:, :, 2:], by[2:].expand_as(lse[:, :, 2:]), rtol=1e-6, atol=0)
+    for x in outcome(lambda *x: attention(*x, mask=shifted(bias), return_lse=True), (q, k, v), torch.ones_like(q), torch.ones(q.shape[:3])):
+        assert x.isfinite().all()
+    with_sink, lse = attention(q, k, v, mask=shifted(bias), sink=torch.zeros(2, device=DEVICE), return_lse=True)
+    assert (with_sink[:, :, by < 0] == 0).all() and (lse[:, :, by < 0] == 0).all() and torch.equal(with_sink[:, :, by > 0], o[:, :, by > 0])
+
+
+@register
 class squared_bias:
     """Does arithmetic in the dtype of its tensor."""
 

@@ -188,7 +188,9 @@ def test_only_what_is_annotated_as_whole_must_be_whole():
             mixture(given, 0.5)
         with pytest.raises(ERRORS["mask_whole"][0], match="for length"):
             masks.prefix(given)
-    mixture(2, 0.5), mixture(torch.tensor(2), 1), masks.softcap(50), masks.softcap(50.0)
+    with pytest.raises(ERRORS["mask_whole"][0], match="for most, and was given a tensor of shape \\(2,\\). Pass an int.$"):
+        mixture(torch.tensor([2, 3]), 0.5)
+    mixture(2, 0.5), mixture(2, torch.tensor(1)), masks.softcap(50), masks.softcap(50.0)
 
 
 def test_only_what_is_annotated_as_per_head_must_have_a_number_for_each():
@@ -203,6 +205,17 @@ def test_only_what_is_annotated_as_per_head_must_have_a_number_for_each():
     for wrong in (one, three[None], 0.5):
         with pytest.raises(ERRORS["mask_per_head"][0], match="^slopes of the mask tilted has shape"):
             (masks.causal() & tilted(wrong, one)).check_heads(3)
+
+
+def test_an_annotation_may_be_text_that_names_the_module_anyhow():
+    def score(score, batch, head, i, j, slopes):
+        return score * tl.load(slopes + head)
+
+    for annotation in ("per_head", "masks.per_head", "flashlab.kernels.masks.per_head"):
+        score.__annotations__["slopes"] = annotation
+        tilted = register(type("tilted", (), {"score": triton.jit(score)}))
+        with pytest.raises(ERRORS["mask_per_head"][0], match="^slopes of the mask tilted has shape"):
+            tilted(torch.ones(1)).check_heads(3)
 
 
 def test_wrong_masks_are_named():

@@ -79,7 +79,7 @@ def test_any_strides(name):
         ((5, 4, 16), {"causal": True}, "^the steps take at least one key for each query, and q has 5 rows, k 4."),
         ((5, 0, 16), {}, "q has 5 rows, k 0"),
         ((0, 5, 16), {}, "^the steps take at least one query, and q has 0 rows."),
-        ((5, 5, 16), {"scale": 0}, "^the steps take a scale above 0 where it is folded into the exponent, and the call has scale 0."),
+        ((5, 5, 16), {"scale": 0}, "^the steps take a scale from 2⁻¹²⁶ to 2¹²⁶ where it is folded into the exponent, and the call has scale 0."),
         ((5, 5, 16), {"scale": -0.5}, "the call has scale -0.5."),
         ((5, 5, 16), {"scale": float("nan")}, "the call has scale nan."),
         ((5, 5, 16), {"heads": 3, "kv_heads": 3, "k_heads": 2}, "heads"),
