@@ -42,12 +42,15 @@ percent slower, for their registers. A quarter of the powers of two by polynomia
 speed at 64, 0.97 at 128, the same at 256; an eighth: 0.98, 0.99 and the same. Registers and spills did not change. Likely
 because a polynomial takes eight of a scheduler's clocks, which the unit of exponentials takes beside it (not counted).
 
+What lost by being right: rescale as exp2(row_max · unit - base), one operation less a row, which is not quite 1 where the maximum
+stays (softmax_update). With it, on another H200, 256 was at 1.81 times flash, not 1.72, and 64 at 1.61, not 1.60; 128 the same.
+
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
-and 1.40 times SDPA's flash kernel): forward 1.61, 1.75 and 1.81 at head_dim 64, 128 and 256, and 1.03, 0.93 and 0.85 times
-cuDNN; backward 1.42, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.84, 0.79 and 0.84. At head_dim 64 that is 1.612; five
-other runs of the same loop on H200s gave 1.598, 1.602, 1.606, 1.612 and 1.617. What stands in the way there: a tile of 64 x 128 scores takes a multiprocessor 512
+and 1.40 times SDPA's flash kernel): forward 1.60, 1.75 and 1.72 at head_dim 64, 128 and 256, and 1.03, 0.95 and 0.82 times
+cuDNN; backward 1.42, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.84, 0.79 and 0.83. At head_dim 64 that is 1.597, just short; six
+runs of nearly the same loop on other H200s gave 1.598, 1.602, 1.606, 1.612, 1.612 and 1.617. What stands in the way there: a tile of 64 x 128 scores takes a multiprocessor 512
 cycles of exponentials (16 a cycle) and 512 of products (4,096 FLOP a cycle), and a program does one after the other, so only
-the programs beside it overlap them; n of 1,024 is the weakest at 1.48, with eight tiles a program between filling and draining.
+the programs beside it overlap them; n of 1,024 is the weakest at 1.45, with eight tiles a program between filling and draining.
 """
 
 from __future__ import annotations
@@ -111,11 +114,11 @@ KIB = 2**10
 SHARED = {80: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}
 
 # (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
-# line) are compiled: they fit, and nobody has timed them. Bytes they spill, causal, at 64, 128 and 256 by Triton 3.9: sm_80 48,
-# 292, 716 (1,120 by 3.6); sm_100 1,520, 1,564, 192 (136, 300 by 3.6); sm_120, which takes sm_80's, 192, 432, 936.
+# line) are compiled: they fit, and nobody has timed them. Bytes they spill, causal, at 64, 128 and 256 by Triton 3.9 (3.6): sm_80
+# 132, 332, 716 (108, 132, 1,104); sm_100 1,468, 1,556, 192 (196, 292, 0); sm_120, which takes sm_80's, 208, 432, 936 (232, 416, 1,040).
 #   64   at most 168 registers, so three programs share a multiprocessor
-#   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 24 bytes by Triton 3.6, none by 3.9
-#   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap
+#   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 8 bytes by Triton 3.6, none by 3.9
+#   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap; causal spills 236 bytes by Triton 3.9, none by 3.6
 FORWARD = {
     (80, 64): Tile(128, 64, 4, 3),
     (80, 128): Tile(128, 64, 8, 2),
