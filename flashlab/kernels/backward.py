@@ -18,8 +18,8 @@ scores multiplies dscores by its slope. dlse is lse's own gradient: it enters he
 needs nothing more, since lse has it in its sum; its own gradient is taken from delta (api.py).
 
 Unlike forward.py, whose header explains the constants: no running maximum, since lse is known, so FOLD takes negative and tiny scales, too.
-Does not handle: double backward, gradients of mask tensors; a row of which the largest score is 10⁸ or more in size, since
-float32 has no room beside it for the log of row_sum: its weights come out as if that were 0.
+Does not handle: double backward, gradients of mask tensors; rows whose largest score is far from 0: float32 rounds it and lse, so their
+gradients are off by about its size · 2⁻²³, percents from 10⁶ on; with FOLD they pass float32's range near 10⁹.
 
 Traffic, in elements: delta reads o, do and dlse (if given) once and is written once; a keys program (of each launch, where
 dk and dv have their own) reads its k and v, writes dk and dv, and reads q, do, lse and delta of the tiles that see it; a

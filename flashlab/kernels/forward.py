@@ -11,8 +11,8 @@ the masks (joined_masks.py), PREDICATE says that some key of these tiles may be 
 must be asked. FOLD and LIMITED: forward_kernel says.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
-stored. Does not handle: variable lengths, paged caches, fp8, dropout; with FOLD, products q · k that times the scale are 2³⁰
-or more (softmax_update): a mask that changes scores takes any.
+stored. Does not handle: variable lengths, paged caches, fp8, dropout; with FOLD, scores from 2²⁷ on
+(softmax_update); a mask that changes scores takes any.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def forward_kernel(
     if sink is not None:  # one more score in each row's sum, without a value
         sink_score = tl.load(sink + head).to(tl.float32)
         highest = tl.maximum(top, sink_score)
-        rescale = tl.exp2(tl.minimum(top - highest, 0.0) * LOG2_E)  # fused, top is not rounded as highest is, and may be above it
+        rescale = tl.exp2(tl.minimum(top - highest, 0.0) * LOG2_E)  # a GPU may not have rounded top here, so it may be above highest
         row_sum, acc, top = row_sum * rescale + tl.exp2((sink_score - highest) * LOG2_E), acc * rescale[:, None], highest
     empty = row_sum == 0  # a row that saw no key, without a sink: 0 and -inf
     row_sum = tl.where(empty, 1.0, row_sum)

@@ -26,7 +26,7 @@ loads by i must mask such loads. i and j never pass n_k - 1. A mask needs visibl
     query_range(batch, head, first, last, begin, end)    the same for keys first to last; begin to end - 1 are all queries
     score(score, batch, head, i, j)                      the new score; scores are scaled, in natural units. -inf hides
                                                          the key; a row whose every key has float32's least number gets
-                                                         their mean
+                                                         the mean of v, but no right gradients: hide such a row
     dscore(score, batch, head, i, j)                     its derivative at the old score; needed for gradients
 
 In the interpreter a bfloat16 or float8 tensor arrives as float32, and a body that computes in these dtypes is refused.

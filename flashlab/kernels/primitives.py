@@ -53,9 +53,9 @@ def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True, F
     """Take one more tile of scores (score · unit is an exponent of two) into the running row_max and row_sum of each row.
 
     Returns (row_max, row_sum, weights, rescale). BLIND: a row may not have seen a key yet, so its maximum may be -inf.
-    FUSE: one multiply-add a score. Then score · unit from 2³⁰ on may come out wrong: it takes the rounded top · unit from a product
-    that it has not rounded, and what is left of the largest score is no longer near 0. rescale is never fused: it would be a
-    little off 1 in each step whose maximum stays, up to 10⁻⁵ in lse after 64 of them.
+    FUSE: one multiply-add a score, which a GPU rounds once: the rounded top · unit is taken from a product that is not. Every
+    score of the row is then off by the same, which row_sum cancels; from 2²⁷ on that may pass float16's range. rescale is never
+    fused: it multiplies in each step, and one that is a little off 1 put lse off by 10⁻⁵ after 64 steps whose maximum stayed.
     """
     new_max = tl.maximum(row_max, row_maximum(scores))
     top = new_max

@@ -7,8 +7,8 @@ Unlike forward.py: pointers only, head_dim a power of two, a tile of keys multip
 of the kernel, so a step's compiled code holds what the step says and nothing else.
 
 Traffic, in elements, as forward.py's: q, o and lse once; k and v once for each program, less the tiles it skips (SKIP).
-Does not handle: rows that see no key (causal with n_q > n_k), which it refuses; with FOLD a scale below float32's
-smallest normal number, which it refuses too; masks; offsets from 2³¹ on.
+Does not handle: rows that see no key (causal with n_q > n_k), which it refuses; with FOLD a scale below 2⁻¹²⁶ or
+above 2¹²⁶, which it refuses too; masks; offsets from 2³¹ on.
 """
 
 from __future__ import annotations

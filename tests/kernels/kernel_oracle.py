@@ -35,13 +35,13 @@ def standard(q, k, v, *, scale, causal=False, see=None, rescore=None, sink=None)
     return weights @ v, lse
 
 
-def within_budget(name, given, plain, exact, times=2.0, roundings=0.0):
-    """`given` is at most `times` as far from float64 as plain PyTorch in the same dtype, plus a few roundings, and `roundings` relative to its size."""
+def within_budget(name, given, plain, exact, times=2.0, relative=0.0):
+    """`given` is at most `times` as far from float64 as plain PyTorch in the same dtype, plus a few roundings and `relative` of its size."""
     exact = exact.to(torch.float64)
     size = max(exact.abs().max().item(), 1.0) if exact.numel() else 1.0
     ours, theirs = ((x.double().cpu() - exact).abs().max().item() if exact.numel() else 0.0 for x in (given, plain))
     assert torch.isfinite(given).all(), f"{name} has a nan or an inf"
-    assert ours <= times * theirs + (FLOOR[given.dtype] / 2 + roundings) * size, f"{name}: error {ours:.2e} against {theirs:.2e} of plain PyTorch"
+    assert ours <= times * theirs + (FLOOR[given.dtype] / 2 + relative) * size, f"{name}: error {ours:.2e} against {theirs:.2e} of plain PyTorch"
 
 
 def check(run, q, k, v, *, causal=False, scale=None, sink=None, **options):
@@ -79,7 +79,7 @@ def check_gradients(ours, theirs, leaves, do, dlse):
     of_lse = 2**-23 * exact[1][~blind].abs().max().item() if (~blind).any() else 0.0
     for what, x, a, b, c in zip(("dq", "dk", "dv", "dsink"), leaves, got[2:], plain[2:], exact[2:]):
         assert a.shape == x.shape and a.dtype == x.dtype
-        within_budget(what, a, b, c, times=3, roundings=of_lse)
+        within_budget(what, a, b, c, times=3, relative=of_lse)
 
 
 def tensors(n_q, n_k, head_dim, heads=2, kv_heads=None, dtype="float32", batch=1):

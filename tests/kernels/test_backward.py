@@ -1,5 +1,7 @@
 """The backward kernels against float64 with torch's autograd, both variants."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -81,6 +83,18 @@ def test_grouped_queries_are_summed(heads, kv_heads, fused):
 @pytest.mark.parametrize("scale", [0.0, -0.5, 2.0])
 def test_any_scale(scale):
     check(*tensors(9, 20, 8), scale=scale, causal=True)
+
+
+@pytest.mark.parametrize("scale, folded", [(-0.5, True), (2.0**-127, True), (-(2.0**126), True), (2.0**127, False), (-3e38, False)])
+def test_a_scale_is_folded_only_where_its_product_stays_in_float32(monkeypatch, scale, folded):
+    """The interpreter multiplies the scale in float64, so only this tells."""
+    given = []
+    for name, at in (("plan_keys", 10), ("plan_queries", 9)):
+        monkeypatch.setattr(f"flashlab.kernels.backward.{name}", lambda *arguments, at=at: given.append(arguments[at]) or SimpleNamespace(launch=lambda *_: None))
+    q, k, v = AttentionProblem(4, 4, 8, heads=2, dtype="float32").tensors(device=DEVICE)
+    lse = torch.zeros(1, 2, 4, device=DEVICE)
+    backward(q, k, v, q, lse, q, None, *decode(*Mask().encode()), scale)
+    assert given == [folded, folded]
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -1,6 +1,7 @@
 """The forward kernel: forward_cases.py, and what only this one does: IEEE float32, the sink, 128k keys, offsets past 2³¹."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,20 +58,50 @@ def test_what_stands_for_a_row_s_maximum_without_a_key_is_finite_also_times_unit
     assert not fold or ((found * units)[units > 1] < 0.49 * least).all()
 
 
-def test_the_same_maximum_in_every_tile_leaves_the_row_as_it_is(run):
-    """A fused product once rescaled each step by up to 1 ± 10⁻⁷ where the maximum stays: 10⁻⁵ in lse after 64 tiles, more after more."""
-    q, k, v = (torch.ones(1, 1, n, 16, device=DEVICE) for n in (16, 4096 if DEVICE == "cuda" else 256, 4096 if DEVICE == "cuda" else 256))
-    for scale in (0.1, 0.3, 0.7, 1.1):
-        o, lse = run(q, k, v, scale=scale, tile=Tile(16, 16, 4, 1))
-        exact = torch.tensor(scale, dtype=torch.float32).double() * 16 + math.log(k.shape[2])
-        torch.testing.assert_close(o, torch.ones_like(o), rtol=0, atol=1e-6)
-        assert ((lse.double().cpu() - exact).abs() < 1e-6 * exact).all()
+@pytest.mark.parametrize("scale", [0.55, 1.1, 1.26, 1.75])
+def test_the_same_maximum_in_every_tile_leaves_the_row_as_it_is(run, scale):
+    """A GPU that took a rounded product from one that is not once rescaled by a little less or more than 1 in each such step."""
+    n = 4096 if DEVICE == "cuda" else 256
+    q, k, v = (torch.ones(1, 1, rows, 16, device=DEVICE) for rows in (16, n, n))
+    q[..., 11:] = 0  # scores of 11, whose product with unit is not exact
+    o, lse = run(q, k, v, scale=scale, tile=Tile(16, 16, 4, 1))
+    exact = 11 * torch.tensor(scale, dtype=torch.float32).item() + math.log(n)
+    unit = torch.tensor(scale, dtype=torch.float32) * torch.tensor(1.4426950408889634)
+    left = abs(11 * unit.double() - (11 * unit).double()).item()  # of the exponent, in each step
+    assert left * math.log(2) * 4096 / 16 / 2 > 6e-7 * exact  # half of the sum that it would be on a GPU: more than what is allowed
+    torch.testing.assert_close(o, torch.ones_like(o), rtol=0, atol=1e-6)
+    assert ((lse.double().cpu() - exact).abs() < 3e-7 * exact).all()
 
 
 @pytest.mark.parametrize("scale", [2.0**-126, 1e-38, 2.5e38, 3e38])
 def test_scales_at_the_ends_of_float32(run, scale):
     q, k, v = tensors(9, 20, 8)
     check(run, q * 1e-19, k * (1e-19 if scale > 1 else 1e19), v, scale=scale, causal=True)
+
+
+@pytest.mark.parametrize("scale, folded", [(2.0**-127, False), (2.0**-126, True), (2.0**126, True), (2.0**127, False), (-1.0, False)])
+def test_a_scale_is_folded_only_where_its_product_stays_in_float32(monkeypatch, scale, folded):
+    """The interpreter multiplies the scale in float64, so only this tells."""
+    given = []
+    monkeypatch.setattr("flashlab.kernels.forward.plan_forward", lambda *arguments: given.append(arguments[-2]) or SimpleNamespace(launch=lambda *_: None))
+    ours(*tensors(4, 4, 8), scale=scale)
+    assert given == [folded]
+
+
+@pytest.mark.parametrize("sink", [3e38, -3e38])
+def test_a_sink_may_lie_anywhere_in_float32(run, sink):
+    check(run, *tensors(20, 7, 8), sink=torch.full((2,), sink, device=DEVICE), causal=False)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.3, 0.9, 1.3])
+def test_a_sink_of_minus_infinity_is_no_sink(run, scale):
+    """Also in the 13 rows that see no key, whose maximum is float32's least number or near it."""
+    given = tensors(20, 7, 8)
+    o, lse = run(*given, sink=torch.full((2,), -torch.inf, device=DEVICE), causal=True, scale=scale)
+    without, without_lse = run(*given, causal=True, scale=scale)
+    torch.testing.assert_close(o, without, rtol=0, atol=1e-6)
+    torch.testing.assert_close(lse, without_lse, rtol=1e-6, atol=1e-6)
+    assert (o[:, :, :13] == 0).all() and (lse[:, :, :13] == -torch.inf).all()
 
 
 @pytest.mark.gpu

@@ -1,5 +1,10 @@
 """The shared pieces, each in a kernel of its own: the softmax update, tiles in and out, tile edges, order of programs, tanh."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import triton
@@ -46,6 +51,28 @@ def test_softmax_update_takes_tiles_in_any_state(hidden):
     assert torch.equal(row_max, top)
     torch.testing.assert_close(row_sum, weights.sum(1), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(total, weights @ values, rtol=1e-5, atol=1e-5)
+
+
+@triton.jit
+def rescale_kernel(scores, row_max, out, unit, FUSE: tl.constexpr, WIDTH: tl.constexpr):
+    rows, cols = tl.arange(0, WIDTH), tl.arange(0, WIDTH)
+    x = tl.load(scores + rows[:, None] * WIDTH + cols[None, :])
+    before = tl.load(row_max + rows)
+    _, _, _, rescale = softmax_update(x, before, before, unit, FUSE=FUSE)
+    tl.store(out + rows, rescale)
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_no_compiler_fuses_the_subtraction_of_rescale(fuse):
+    """Where only one of two equal products is rounded, their difference is not 0, and rescale not 1. The interpreter rounds both."""
+    script = f"""
+import test_primitives, kernel_compile
+given = dict.fromkeys(("scores", "row_max", "out"), "*fp32") | {{"unit": "fp32", "FUSE": {fuse}, "WIDTH": 16}}
+print(kernel_compile.compile_kernel(test_primitives.rescale_kernel, given, 90, 4, 1).asm["ptx"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "ex2.approx" in done.stdout and "sub" in done.stdout and "fma" not in done.stdout
 
 
 @triton.jit
