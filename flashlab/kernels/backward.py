@@ -66,8 +66,8 @@ def load_rows(lse, delta, batch, head, heads, first, n_q, FOLD: tl.constexpr, BL
     else:
         row_lse = tl.load(lse + start + rows)
         row_delta = tl.load(delta + start + rows)
-    row_lse = row_lse * LOG2_E if FOLD else row_lse
-    return tl.where(row_lse == -INF, INF, row_lse), row_delta
+    row_lse = tl.where(row_lse == -INF, INF, row_lse)
+    return row_lse * LOG2_E if FOLD else row_lse, row_delta
 
 
 @triton.jit

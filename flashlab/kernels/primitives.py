@@ -53,24 +53,19 @@ def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True, F
     """Take one more tile of scores (score · unit is an exponent of two) into the running row_max and row_sum of each row.
 
     Returns (row_max, row_sum, weights, rescale). BLIND: a row may not have seen a key yet, so its maximum may be -inf.
-    FUSE: one multiply-add a score, which a GPU rounds once: the rounded maximum, which is kept times unit, is taken from a product
-    that is not rounded. Every score of the row is then off by the same, which row_sum cancels; from 2²⁷ on that may pass
-    float16's range. rescale takes one rounded maximum from another, so it is exactly 1 where the maximum stays: multiplied in
-    each step anew, a little off 1, it put lse off by 10⁻⁵ after 64 steps.
+    FUSE: one multiply-add a score, which a GPU rounds once: the rounded top · unit is taken from a product that is not. Every
+    score of the row is then off by the same, which row_sum cancels; from 2²⁷ on that may pass float16's range. rescale is never
+    fused: it multiplies in each step, and one that is a little off 1 put lse off by 10⁻⁵ after 64 steps whose maximum stayed.
     """
-    highest = row_maximum(scores)
-    if FUSE:
-        highest *= unit
-    new_max = tl.maximum(row_max, highest)
+    new_max = tl.maximum(row_max, row_maximum(scores))
     top = new_max
     if BLIND:
         top = tl.where(new_max == -INF, 0.0, new_max)  # no -inf - (-inf)
     if FUSE:
-        weights = tl.exp2(scores * unit - top[:, None])
-        rescale = tl.exp2(row_max - top)
+        weights = tl.exp2(scores * unit - (top * unit)[:, None])
     else:
         weights = tl.exp2((scores - top[:, None]) * unit)
-        rescale = tl.exp2((row_max - top) * unit)
+    rescale = tl.exp2((row_max - top) * unit)
     return new_max, row_sum * rescale + tl.sum(weights, 1), weights, rescale
 
 

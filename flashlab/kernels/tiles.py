@@ -35,7 +35,7 @@ to pass through shared memory and dq adds 4 bytes an element a tile pair to the 
 At head_dim 64 short causal rows were left. At n = 1,024 a program sees four or five tiles of 128 keys, of which the last is
 half hidden; 64 x 64 tiles with at most 128 registers give 315 there instead of 283, 394 instead of 376 at 2,048, but lose at
 4,096 (444 / 454) and without a mask (453 / 472 at 2,048): so n and the masks choose too (FORWARD_SHORT). The care for
-rows without a key (softmax_update's BLIND), needless since their maximum is finite (forward.LOWEST), is left out, which gave 0.7 percent at 64
+rows without a key (softmax_update's BLIND), needless since their maximum is finite (forward.lowest), is left out, which gave 0.7 percent at 64
 and 1 at 128 where tiles are seen whole. With overlap, at 256, leaving it out costs causal calls 3 to 9 percent and full ones
 nothing, for n of 1,024 and more (why is not known), so there it stays. Row sums kept as eight columns a row until the end: up to 5
 percent slower, for their registers. A quarter of the powers of two by polynomials (powers.py), where tiles are seen whole: 0.94 of the
