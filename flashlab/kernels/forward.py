@@ -12,7 +12,7 @@ must be asked. FOLD and LIMITED: forward_kernel says.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
 stored. Does not handle: variable lengths, paged caches, fp8, dropout; with FOLD, scores from 2²⁷ on
-(softmax_update), which a mask that changes scores may have; a sink below -10³⁸ where rows see no key.
+(softmax_update), which a mask that changes scores may have; a sink below -10³⁷ where rows see no key.
 """
 
 from __future__ import annotations
