@@ -105,6 +105,7 @@ def test_within_three_times_the_error_of_plain_torch(oracle, sizes, causal, dtyp
     for name, got, exact, rough in zip(("dq", "dk", "dv"), given, right, plain):
         assert got.dtype == q.dtype
         floor = 4 * np.finfo(dtype).eps * max(np.abs(exact).max(), 1)  # few terms: 3 × plain may be 0; and delta is made from an o rounded to dtype
+        floor += 4 * np.finfo("float32").eps * max(n_q, n_k) ** 0.5  # with one key all terms of dk cancel, each but for its rounding: how much is the BLAS's
         allowed = max(3 * np.abs(rough - exact).max(), floor)
         assert np.abs(got - exact).max() <= allowed, f"{name} is off by {np.abs(got - exact).max():.3g}; {allowed:.3g} is allowed"
 
