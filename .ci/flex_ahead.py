@@ -1,6 +1,7 @@
 """Compile FlexAttention for every problem of the benchmark grid, by many processes, into Inductor's cache on disk.
 
-`make reproduce` compiles them one after the other while the GPU waits, most of its twenty minutes; after this it takes about seven.
+`make reproduce` compiles them one after the other while the GPU waits. With them compiled (94 s), its timings and counters took 425 s
+on two H200s.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 import torch
 
 from flashlab.bench.peers import PASSES, PEERS
-from flashlab.bench.sweep import _call, grid
+from flashlab.bench.sweep import call_of, grid
 
 WORKERS = 14
 
@@ -19,7 +20,7 @@ def compile_all(jobs: list[str]) -> None:
     problems = grid()
     for job in jobs:
         pass_, number = job.split(":")
-        call, _ = _call(PEERS["flex"], problems[int(number)], pass_, "cuda")
+        call, _ = call_of(PEERS["flex"], problems[int(number)], pass_, "cuda")
         call()
         torch.cuda.synchronize()
         del call

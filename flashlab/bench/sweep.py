@@ -118,7 +118,7 @@ def _cell(peer, problem, pass_, device, budget_ms, date, clock) -> Record | Miss
         warnings.simplefilter("always")
         try:
             with peer.chosen():
-                call, fresh = _call(peer, problem, pass_, device)
+                call, fresh = call_of(peer, problem, pass_, device)
                 timing = clock(call, device=device, fresh=fresh, warmup_ms=WARMUP_MS, budget_ms=budget_ms, least=LEAST)
                 extra = extra_bytes(call, device)
         except MemoryError as fault:  # explained by the clock
@@ -138,7 +138,7 @@ def _cell(peer, problem, pass_, device, budget_ms, date, clock) -> Record | Miss
     return Missing(peer.name, pass_, problem, why, failed=True) if why else one
 
 
-def _call(peer: Peer, problem: AttentionProblem, pass_: str, device: str) -> tuple[Callable[[], object], Callable[[], object]]:
+def call_of(peer: Peer, problem: AttentionProblem, pass_: str, device: str) -> tuple[Callable[[], object], Callable[[], object]]:
     """What the clock repeats, and what it does before: new numbers, the same ones for each peer.
 
     A backward gets a new do only, since q, k and v belong to the forward that was run once.

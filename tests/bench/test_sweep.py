@@ -89,7 +89,7 @@ def test_new_numbers_are_the_same_for_each_peer_and_leave_the_backwards_inputs_a
             given.update(q=q, k=k, v=v)
             return q * k * v
 
-        call, fresh = sweep._call(Peer(name, attend), TINY[0], pass_, "cpu")
+        call, fresh = sweep.call_of(Peer(name, attend), TINY[0], pass_, "cpu")
         before = call() if pass_ == "backward" else (call(),)
         inputs = {key: x.clone() for key, x in given.items()}
         fresh()
