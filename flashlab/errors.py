@@ -253,7 +253,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "mask_whole": (TypeError, "the mask {mask} takes a whole number for {argument}, and was given {given}. Pass an int."),
     "mask_per_head": (
         ValueError,
-        "{argument} of the mask {mask} has shape {given}; a kernel reads it by head, so it must be a tensor of one number for each query"
+        "{argument} of the mask {mask} is {given}; a kernel reads it by head, so it must be a tensor of one number for each query"
         " head, shape {needed}. Where one number is for all, pass e.g. torch.full({needed}, 0.5, device=q.device).",
     ),
     "mask_narrow": (

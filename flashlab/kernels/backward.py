@@ -57,7 +57,7 @@ def delta_kernel(o, do, dlse, delta, o_strides, do_strides, dlse_strides, heads,
 
 @triton.jit
 def load_rows(lse, delta, batch, head, heads, first, n_q, FOLD: tl.constexpr, BLOCK_Q: tl.constexpr, LAYOUT: tl.constexpr):
-    """lse (with FOLD lse · LOG2_E) and delta of a tile of queries. Rows past the end and rows that saw nothing get +inf: weights of 0."""
+    """lse (with FOLD lse · LOG2_E) and delta of a tile of queries. Rows past the end and rows whose sum is empty get +inf: weights of 0."""
     rows = first + tl.arange(0, BLOCK_Q)
     start = (batch.to(tl.int64) * heads + head) * n_q
     if LAYOUT.ragged:
@@ -66,8 +66,8 @@ def load_rows(lse, delta, batch, head, heads, first, n_q, FOLD: tl.constexpr, BL
     else:
         row_lse = tl.load(lse + start + rows)
         row_delta = tl.load(delta + start + rows)
-    row_lse = tl.where(row_lse == -INF, INF, row_lse)
-    return row_lse * LOG2_E if FOLD else row_lse, row_delta
+    row_lse = row_lse * LOG2_E if FOLD else row_lse
+    return tl.where(row_lse == -INF, INF, row_lse), row_delta  # asked after the product, which a sink near float32's least number makes -inf
 
 
 @triton.jit

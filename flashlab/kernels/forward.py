@@ -12,7 +12,7 @@ must be asked. FOLD and LIMITED: forward_kernel says.
 
 Traffic, in elements: q, o and lse once; k and v once for each program, less the tiles it skips. Nothing n_q x n_k is
 stored. Does not handle: variable lengths, paged caches, fp8, dropout; with FOLD, scores from 2²⁷ on
-(softmax_update), which a mask that changes scores may have; a sink below -10³⁷ where rows see no key.
+(softmax_update), which a mask that changes scores may have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flashlab.kernels.launch import Plan, planned
 from flashlab.kernels.primitives import FOLDED, INF, LN_2, LOG2_E, load_tile, place, softmax_update, store_tile, tile_edges
 from flashlab.kernels.tiles import Tile, forward_tile, heads_at_once, layout, streamed
 
-LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
+LOWEST = tl.constexpr(torch.finfo(torch.float32).min)  # a row's maximum before it has seen a key: not -inf, from which -inf may not be taken
 
 
 @triton.jit
@@ -88,8 +88,8 @@ def attend(
             start = jump(step, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             following = jump(step + BLOCK_K, gap_lo, gap_hi, PREDICATE, BLOCK_K)
             scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-            # No maximum is -inf (lowest), so there is no care to take; yet with overlap it is faster with it (tiles.py).
-            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP, FUSE=FOLD)
+            # No maximum is -inf (LOWEST), so no row is blind.
+            row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=False, FUSE=FOLD)
             if OVERLAP:  # q · k starts first, so the product with v may run during the next softmax; its weights stay in registers
                 scores = multiply_keys(q_tile, k, k_strides, batch, kv_head, following, n_k, PREDICATE, LAYOUT, BLOCK_K)
                 acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
@@ -99,22 +99,9 @@ def attend(
         # The last tile: no keys follow that could be multiplied.
         start = jump(last, gap_lo, gap_hi, PREDICATE, BLOCK_K)
         scores = mask_scores(scores, batch, head, i, start, n_k, scale, mask_params, PREDICATE, FOLD, MASKS, LAYOUT, BLOCK_K)
-        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=OVERLAP, FUSE=FOLD)
+        row_max, row_sum, weights, rescale = softmax_update(scores, row_max, row_sum, unit, BLIND=False, FUSE=FOLD)
         acc = multiply_values(acc, rescale, weights, v, v_strides, batch, kv_head, start, n_k, PREDICATE, LAYOUT, BLOCK_K)
     return row_max, row_sum, acc
-
-
-@triton.jit
-def lowest(unit, FOLD: tl.constexpr):
-    """The maximum of a row that has seen no key above it: not -inf, from which -inf may not be taken, but float32's least number.
-
-    With FOLD it is multiplied by unit, so it stays half as far from 0, or nearer where unit is above 1.
-    """
-    if FOLD:
-        least = -(LARGEST / 2) / tl.maximum(unit, 1.0)
-    else:
-        least = -LARGEST
-    return least
 
 
 @triton.jit
@@ -135,8 +122,8 @@ def forward_kernel(
     """o (batch, heads, n_q, head_dim) and lse (batch, heads, n_q) of one tile of queries of one head.
 
     GROUP query heads share a key head. FOLD: scores are only multiplied by a positive scale, so the scale and LOG2_E
-    are one factor, applied inside the exponential; otherwise scores are scaled and rescored first. LIMITED: some mask
-    hides keys. OVERLAP: see attend.
+    are one factor, unit, applied inside the exponential, and row_max is kept times it; otherwise scores are scaled and
+    rescored first. LIMITED: some mask hides keys. OVERLAP: see attend.
     """
     PADDED: tl.constexpr = LAYOUT.padded
     tiles = tl.cdiv(n_q, BLOCK_Q)
@@ -147,7 +134,7 @@ def forward_kernel(
     unit = scale * LOG2_E if FOLD else LOG2_E
 
     q_tile = load_tile(q, q_strides, batch, head, first, n_q, BLOCK_Q, True, LAYOUT)  # read block_q · head_dim
-    row_max = tl.zeros([BLOCK_Q], tl.float32) + lowest(unit, FOLD)
+    row_max = tl.full([BLOCK_Q], LOWEST, tl.float32)
     row_sum = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, PADDED], tl.float32)
     state = row_max, row_sum, acc
@@ -165,11 +152,12 @@ def forward_kernel(
                        mask_params, True, FOLD, MASKS, LAYOUT, BLOCK_K, OVERLAP)  # fmt: skip
     row_max, row_sum, acc = state
 
-    top = row_max * scale if FOLD else row_max  # the score that row_sum and acc are relative to
+    top = row_max * LN_2 if FOLD else row_max  # the score that row_sum and acc are relative to
     if sink is not None:  # one more score in each row's sum, without a value
         sink_score = tl.load(sink + head).to(tl.float32)
+        top = tl.where(row_sum == 0, LOWEST, top)  # a row that saw no key: no finite sink is below it
         highest = tl.maximum(top, sink_score)
-        rescale = tl.exp2(tl.minimum(top - highest, 0.0) * LOG2_E)  # a GPU may not have rounded top here, so it may be above highest
+        rescale = tl.exp2((top - highest) * LOG2_E)
         row_sum, acc, top = row_sum * rescale + tl.exp2((sink_score - highest) * LOG2_E), acc * rescale[:, None], highest
     empty = row_sum == 0  # a row that saw no key, without a sink: 0 and -inf
     row_sum = tl.where(empty, 1.0, row_sum)

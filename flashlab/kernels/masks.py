@@ -134,9 +134,10 @@ class Mask:
         """Raises ValueError for a `per_head` parameter that is no tensor of one number for each of so many query heads."""
         for name, params in self.parts:
             for place, argument in KINDS[name].per_head.items():
-                shape = tuple(params[place].shape) if isinstance(params[place], torch.Tensor) else ()
-                if shape != (heads,):
-                    raise error("mask_per_head", mask=KINDS[name].__name__, argument=argument, given=shape, needed=(heads,))
+                number = not isinstance(params[place], torch.Tensor)
+                if number or params[place].shape != (heads,):
+                    given = f"the number {params[place]}" if number else f"a tensor of shape {tuple(params[place].shape)}"
+                    raise error("mask_per_head", mask=KINDS[name].__name__, argument=argument, given=given, needed=(heads,))
 
     def encode(self) -> tuple[str, list[float], list[torch.Tensor]]:
         """(names, numbers, tensors): what an operator of torch can take. A name ends with the kinds of its parameters."""

@@ -53,19 +53,24 @@ def softmax_update(scores, row_max, row_sum, unit, BLIND: tl.constexpr = True, F
     """Take one more tile of scores (score · unit is an exponent of two) into the running row_max and row_sum of each row.
 
     Returns (row_max, row_sum, weights, rescale). BLIND: a row may not have seen a key yet, so its maximum may be -inf.
-    FUSE: one multiply-add a score, which a GPU rounds once: the rounded top · unit is taken from a product that is not. Every
-    score of the row is then off by the same, which row_sum cancels; from 2²⁷ on that may pass float16's range. rescale is never
-    fused: it multiplies in each step, and one that is a little off 1 put lse off by 10⁻⁵ after 64 steps whose maximum stayed.
+    FUSE: row_max is kept times unit, so a score costs one multiply-add, which a GPU rounds once: the rounded maximum is taken
+    from a product that is not rounded. Every score of the row is then off by the same, which row_sum cancels; from 2²⁷ on that
+    may pass float16's range. rescale takes one rounded maximum from another, so it is exactly 1 where the maximum stays: were
+    it a little off 1, by the same fusion, lse would be off by 10⁻⁵ after 64 steps.
     """
-    new_max = tl.maximum(row_max, row_maximum(scores))
+    highest = row_maximum(scores)
+    if FUSE:
+        highest *= unit
+    new_max = tl.maximum(row_max, highest)
     top = new_max
     if BLIND:
         top = tl.where(new_max == -INF, 0.0, new_max)  # no -inf - (-inf)
     if FUSE:
-        weights = tl.exp2(scores * unit - (top * unit)[:, None])
+        weights = tl.exp2(scores * unit - top[:, None])
+        rescale = tl.exp2(row_max - top)
     else:
         weights = tl.exp2((scores - top[:, None]) * unit)
-    rescale = tl.exp2((row_max - top) * unit)
+        rescale = tl.exp2((row_max - top) * unit)
     return new_max, row_sum * rescale + tl.sum(weights, 1), weights, rescale
 
 

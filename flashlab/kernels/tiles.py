@@ -35,15 +35,15 @@ to pass through shared memory and dq adds 4 bytes an element a tile pair to the 
 At head_dim 64 short causal rows were left. At n = 1,024 a program sees four or five tiles of 128 keys, of which the last is
 half hidden; 64 x 64 tiles with at most 128 registers give 315 there instead of 283, 394 instead of 376 at 2,048, but lose at
 4,096 (444 / 454) and without a mask (453 / 472 at 2,048): so n and the masks choose too (FORWARD_SHORT). The care for
-rows without a key (softmax_update's BLIND), needless since their maximum is finite (forward.lowest), is left out, which gave 0.7 percent at 64
-and 1 at 128 where tiles are seen whole. With overlap, at 256, leaving it out costs causal calls 3 to 9 percent and full ones
-nothing, for n of 1,024 and more (why is not known), so there it stays. Row sums kept as eight columns a row until the end: up to 5
+rows without a key (softmax_update's BLIND), needless since their maximum is finite (forward.LOWEST), is left out, which gave 0.7
+percent at 64 and 1 at 128 where tiles are seen whole, and nothing at 256. Row sums kept as eight columns a row until the end: up to 5
 percent slower, for their registers. A quarter of the powers of two by polynomials (powers.py), where tiles are seen whole: 0.94 of the
 speed at 64, 0.97 at 128, the same at 256; an eighth: 0.98, 0.99 and the same. Registers and spills did not change. Likely
 because a polynomial takes eight of a scheduler's clocks, which the unit of exponentials takes beside it (not counted).
 
-What lost by being right: rescale as exp2(row_max · unit - base), one operation less a row, which is not quite 1 where the maximum
-stays (softmax_update). With it, on another H200, 256 was at 1.81 times flash, not 1.72, and 64 at 1.61, not 1.60; 128 the same.
+What being right cost, until it was written otherwise: rescale must be exactly 1 where a row's maximum stays (softmax_update).
+As exp2((row_max - top) * unit) it takes an operation more a row, and 256 was at 1.71 times flash, 64 at 1.61; with the maximum
+kept times unit it takes none, and they are at 1.82 and 1.62 in the same run; 128 at 1.76 either way.
 
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
 and 1.40 times SDPA's flash kernel): forward 1.60, 1.75 and 1.72 at head_dim 64, 128 and 256, and 1.03, 0.95 and 0.82 times
@@ -115,10 +115,10 @@ SHARED = {80: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}
 
 # (architecture, head_dim up to): 16-bit forward. sm_90 is measured; sm_80 and sm_100 (which takes sm_90's where it has no
 # line) are compiled: they fit, and nobody has timed them. Bytes they spill, causal, at 64, 128 and 256 by Triton 3.9 (3.6): sm_80
-# 132, 332, 716 (108, 132, 1,104); sm_100 1,468, 1,556, 192 (196, 292, 0); sm_120, which takes sm_80's, 208, 432, 936 (232, 416, 1,040).
+# 32, 232, 716 (156, 132, 1,104); sm_100 1,476, 1,448, 176 (0, 300, 0); sm_120, which takes sm_80's, 64, 304, 936 (184, 476, 1,036).
 #   64   at most 168 registers, so three programs share a multiprocessor
 #   128  two warpgroups of 64 rows and at most 128 registers, so two programs share a multiprocessor; causal spills 8 bytes by Triton 3.6, none by 3.9
-#   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap; causal spills 236 bytes by Triton 3.9, none by 3.6
+#   256  acc needs two warpgroups; k and v fill the shared memory at two stages, so one program must fill its own gaps: overlap; causal spills 204 bytes by Triton 3.9, none by 3.6
 FORWARD = {
     (80, 64): Tile(128, 64, 4, 3),
     (80, 128): Tile(128, 64, 8, 2),

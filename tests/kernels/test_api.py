@@ -247,7 +247,7 @@ BAD = {
     ),
     "mask_per_head": (
         lambda q, k, v: attention(q, k, v, causal=True, mask=masks.alibi(torch.ones(1, device=DEVICE))),
-        "slopes of the mask alibi has shape (1,); a kernel reads it by head, so it must be a tensor of one number for each query head,"
+        "slopes of the mask alibi is a tensor of shape (1,); a kernel reads it by head, so it must be a tensor of one number for each query head,"
         " shape (2,). Where one number is for all, pass e.g. torch.full((2,), 0.5, device=q.device).",
     ),
     "mask_no_dscore": (

@@ -186,6 +186,19 @@ def test_a_sink_of_minus_infinity_is_no_sink():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("end", [3e38, -3e38])
+def test_a_sink_at_an_end_of_float32_has_gradients(end, deterministic):
+    """lse · LOG2_E is infinite there: -inf in the 13 rows that see no key, where the sink is all that they have."""
+    given = *tensors(20, 7), torch.full((2,), end, device=DEVICE)
+    do, dlse = torch.randn_like(given[0]), torch.randn(1, 2, 20, device=DEVICE)
+    call = lambda *x: attention(*x[:3], sink=x[3], causal=True, return_lse=True, deterministic=deterministic)  # noqa: E731
+    o, lse, dq, dk, dv, dsink = outcome(call, given, do, dlse)
+    assert all(x.isfinite().all() for x in (o, lse, dq, dk, dv, dsink))
+    assert (dq[:, :, :13] == 0).all()
+    torch.testing.assert_close(dsink, (dlse if end > 0 else dlse[:, :, :13]).sum((0, 2)), rtol=1e-5, atol=1e-5)
+
+
 def test_joined_scores_follow_the_chain_rule():
     """Each derivative is taken at the score that the masks before it made."""
     q, k, v = tensors(9, 11, 4)

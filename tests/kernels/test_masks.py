@@ -202,8 +202,8 @@ def test_only_what_is_annotated_as_per_head_must_have_a_number_for_each():
 
     one, three = torch.ones(1, device=DEVICE), torch.ones(3, device=DEVICE)
     tilted(three, one).check_heads(3)
-    for wrong in (one, three[None], 0.5):
-        with pytest.raises(ERRORS["mask_per_head"][0], match="^slopes of the mask tilted has shape"):
+    for wrong, called in ((one, r"a tensor of shape \(1,\)"), (three[None], r"a tensor of shape \(1, 3\)"), (0.5, r"the number 0\.5")):
+        with pytest.raises(ERRORS["mask_per_head"][0], match=f"^slopes of the mask tilted is {called};"):
             (masks.causal() & tilted(wrong, one)).check_heads(3)
 
 
@@ -214,7 +214,7 @@ def test_an_annotation_may_be_text_that_names_the_module_anyhow():
     for annotation in ("per_head", "masks.per_head", "flashlab.kernels.masks.per_head"):
         score.__annotations__["slopes"] = annotation
         tilted = register(type("tilted", (), {"score": triton.jit(score)}))
-        with pytest.raises(ERRORS["mask_per_head"][0], match="^slopes of the mask tilted has shape"):
+        with pytest.raises(ERRORS["mask_per_head"][0], match="^slopes of the mask tilted is a tensor of shape"):
             tilted(torch.ones(1)).check_heads(3)
 
 
