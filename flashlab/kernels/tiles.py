@@ -46,11 +46,12 @@ As exp2((row_max - top) * unit) it takes an operation more a row, and 256 was at
 kept times unit it takes none, and they are at 1.82 and 1.62 in the same run; 128 at 1.76 either way.
 
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
-and 1.40 times SDPA's flash kernel): forward 1.60, 1.75 and 1.72 at head_dim 64, 128 and 256, and 1.03, 0.95 and 0.82 times
-cuDNN; backward 1.42, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.84, 0.79 and 0.83. At head_dim 64 that is 1.597, just short; six
-runs of nearly the same loop on other H200s gave 1.598, 1.602, 1.606, 1.612, 1.612 and 1.617. What stands in the way there: a tile of 64 x 128 scores takes a multiprocessor 512
-cycles of exponentials (16 a cycle) and 512 of products (4,096 FLOP a cycle), and a program does one after the other, so only
-the programs beside it overlap them; n of 1,024 is the weakest at 1.45, with eight tiles a program between filling and draining.
+and 1.40 times SDPA's flash kernel): forward 1.62, 1.75 and 1.82 at head_dim 64, 128 and 256, and 1.04, 0.94 and 0.86 times
+cuDNN; backward 1.43, 1.53 and 1.35 (aim 1.25, 1.40, 1.00), and 0.85, 0.79 and 0.84. At head_dim 64 that is 1.620; in 13 other
+runs, of this loop and of nearly the same on several H200s, it was 1.597 to 1.622. What stands in the way of more there: a tile of
+64 x 128 scores takes a multiprocessor 512 cycles of exponentials (16 a cycle) and 512 of products (4,096 FLOP a cycle), and a
+program does one after the other, so only the programs beside it overlap them; n of 1,024 is the weakest at 1.47, with eight
+tiles a program between filling and draining.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Checked on an H200, on 160 launches of our kernels (tests/bench/test_dram_counte
 stores, to the byte, and sm_bytes_read what it loads, within 0.3 percent, but for two things. Registers that a thread has no room for
 go the same way: at head_dim 128 causal they add 3 percent to the bytes that forward_kernel and keys_kernel store, and 8 to
 10 to those that flash1_kernel loads. And scores_kernel at head_dim 64 gets up to 6 percent less than it loads; why is not known.
-l2_bytes is 0.71 to 1.62 times what is requested: 1.51 to 1.62 in kernels that read all once (each byte, and half of them cross
+l2_bytes is 0.66 to 1.62 times what is requested: 1.51 to 1.62 in kernels that read all once (each byte, and half of them cross
 between the halves), and least in keys_kernel at head_dim 128, whose many programs read the same tiles at about the same time.
 """
 

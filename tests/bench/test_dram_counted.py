@@ -111,7 +111,7 @@ def test_what_flash1_misses_is_little_of_what_it_requests(ours):
         counted = case.record["dram_bytes_read"] + case.record["dram_bytes_written"]
         missed = counted - case.model.dram_bytes_read - case.model.dram_bytes_written
         shares.append(missed / (case.model.requested_bytes_read + case.model.requested_bytes_written))
-    assert f"{min(shares):.0%} to {max(shares):.0%}" == "1% to 12%" and "1 to 12 percent of the bytes requested" in l2.__doc__
+    assert f"{min(shares):.0%} to {max(shares):.0%}" == "1% to 11%" and "1 to 11 percent of the bytes requested" in l2.__doc__
 
 
 FLASH1 = [(4096, 64, False), (4096, 64, True), (2048, 128, False), (2048, 128, True), (8192, 64, True), (4096, 128, True)]
@@ -126,16 +126,16 @@ def test_the_forward_s_misses_are_as_if_programs_drifted_apart(ours):
 
     said = " ".join(l2.__doc__.split())
     assert f"With `drift=0.2` these are {drifted(16384, False)}, {drifted(16384, True)} and {drifted(8192, True)};" in said
-    assert f"but 8,192 full, 0.92 without, is {drifted(8192, False)}" in said
+    assert f"but 8,192 full, 0.91 without, is {drifted(8192, False)}" in said
 
 
 def test_the_keys_kernel_s_miss_and_its_nearest_are_of_tensors_that_just_fit(ours):
     tensor = 4096 * 64 * 16 * 2  # q, k, v, do, dk and dv each
     assert 6 * tensor == pytest.approx(51e6, rel=0.02) and 0.95 < 6 * tensor / (l2.SHARE * L2) < 1
     near = [c for c in ours if c.record["kernel"] == "keys_kernel" and c.moved < 0.94]
-    assert {(c.record["n"], c.record["head_dim"], f"{c.moved:.2f}") for c in near if not c.record["causal"]} == {(4096, 64, "0.89"), (2048, 128, "0.93")} and len(near) == 2
+    assert {(c.record["n"], c.record["head_dim"], f"{c.moved:.2f}") for c in near if not c.record["causal"]} == {(4096, 64, "0.87"), (2048, 128, "0.92")} and len(near) == 2
     for case in near:
-        assert case.model.dram_bytes_read == pytest.approx(4 * tensor, rel=0.02) and 5.5e6 < case.record["dram_bytes_read"] - case.model.dram_bytes_read < 7.1e6
+        assert case.model.dram_bytes_read == pytest.approx(4 * tensor, rel=0.02) and 5.5e6 < case.record["dram_bytes_read"] - case.model.dram_bytes_read < 7.8e6
 
 
 # -- the three numbers, in PyTorch's kernels -------------------------------------------------------------------------------------
