@@ -69,6 +69,8 @@ def outcome(f, leaves, do, dlse):
 def check_gradients(ours, theirs, leaves, do, dlse):
     """Hold o, lse and the gradient of each leaf, q, k, v and perhaps a sink, to the budget; theirs is plain PyTorch."""
     got = outcome(ours, leaves, do, dlse)
+    if got[0].is_cuda:
+        torch.cuda.synchronize()  # a kernel's fault is told here, not of PyTorch's
     exact = outcome(theirs, [x.double().cpu() for x in leaves], do.double().cpu(), dlse.double().cpu())
     plain = outcome(theirs, leaves, do, dlse)
     blind = exact[1] == -torch.inf

@@ -43,6 +43,6 @@ def test_the_tool_would_notice():
     assert done.returncode == FOUND_ERRORS and "Invalid __global__ read" in done.stdout, (done.stdout + done.stderr)[-3000:]
 
 
-@pytest.mark.parametrize("given", sanitized.PROBLEMS, ids=["descriptors", "pointers", "float32", "head_dim_128", "head_dim_256"])
+@pytest.mark.parametrize("given", sanitized.PROBLEMS, ids=["descriptors", "pointers", "float32", "head_dim_128", "head_dim_256", "strided"])
 def test_what_it_watches_runs_by_itself(given):
     sanitized.run(*given)
