@@ -16,6 +16,7 @@ The map, in reading order:
 
     driver       what the NVIDIA driver says about the GPU, asked without torch
     runtime      where kernels run: a CUDA GPU or Triton's interpreter, decided before triton is imported
+    assembler    which ptxas assembles them for Hopper
     doctor       what this machine has, what works and what to do (machine: its checks; smoke: a tiny kernel that it runs)
     lab          JupyterLab on your copies of the lessons (copies: made, refreshed, put back)
     record       runs lessons on a GPU and stores what they show

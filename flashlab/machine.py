@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from flashlab import runtime
+from flashlab.assembler import RIGHT, Assembler
 from flashlab.driver import GpuFound, TorchBuild
 
 GIB = 2**30
@@ -114,6 +115,18 @@ def check_kernels(mode: str, result: str, problem: str) -> Check:
     if result == mode:
         return Check("Triton kernels", f"run {place}")
     return Check("Triton kernels", f"do not run {place}", "fail", problem or "python -m flashlab.smoke shows the error")
+
+
+def check_assembler(used: Assembler | None, newest: Assembler | None) -> Check:
+    """On Hopper: the ptxas that Triton takes, and the newest that it brings and whose code the driver can load."""
+    if used is None:
+        return Check("ptxas", "not found", "note", "Without one Triton cannot compile: install triton anew")
+    found = f"{used}, {used.path}"
+    if used.version >= RIGHT:
+        return Check("ptxas", found)
+    better = newest and newest.version >= RIGHT
+    do = f"unset TRITON_PTXAS_PATH, since Triton brings {newest}" if better else "take Triton 3.8 or newer, or a driver for CUDA 13"
+    return Check("ptxas", found, "note", f"It can build wrong code for Hopper: {do}")
 
 
 def check_compiler(compiler: str | None, header: Path, gpu: bool) -> Check:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+from flashlab import assembler
 from flashlab.driver import torch_build
 from flashlab.errors import error
 
@@ -38,7 +39,7 @@ def now() -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of the GPU's driver, of torch and of Triton."""
+    """The versions of the GPU's driver, of torch and of Triton, with the ptxas that TRITON_PTXAS_PATH names if it is set: "3.6.0, ptxas 12.9.86"."""
     try:
         ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         driver = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=20).stdout.split()[0]
@@ -46,6 +47,8 @@ def versions() -> dict[str, str]:
         driver = "unknown"
     try:
         triton = importlib.metadata.version("triton")
+        named = assembler.in_use() if os.environ.get(assembler.VARIABLE) else None
+        triton += f", ptxas {named}" if named else ""
     except importlib.metadata.PackageNotFoundError:
         triton = "not installed"
     torch = torch_build()

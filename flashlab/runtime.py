@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from flashlab.assembler import prefer_newest
 from flashlab.driver import GpuFound, ask_driver, judge, login_node, torch_build
 from flashlab.errors import error, is_known
 
@@ -83,9 +84,13 @@ def need_gpu(what: str) -> None:
 
 
 def prepare() -> None:
-    """Choose the mode for this process, once, on `import flashlab`. Warns if triton was imported in the other one."""
+    """Choose the mode for this process and, on Hopper, the assembler, once, on `import flashlab`.
+
+    Warns if triton was imported in the other mode.
+    """
     if not gpu_found():
         os.environ.setdefault("TRITON_INTERPRET", "1")
+    prefer_newest(gpu_found())
     standard = sys.modules.get("triton.language.standard")
     if standard is None:
         return

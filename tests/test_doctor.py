@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from flashlab import doctor
+from flashlab import assembler, doctor
 from flashlab.driver import GpuFound
 from flashlab.machine import Check
 
@@ -75,10 +75,20 @@ def test_without_triton_no_kernel_is_tried(monkeypatch):
     assert "Triton kernels" not in [check.what for check in doctor.examine()]
 
 
+def test_on_hopper_the_assembler_is_named(monkeypatch):
+    gpu = GpuFound(True, name="NVIDIA H200", capability=(9, 0), cuda_version=(13, 0))
+    monkeypatch.setattr(doctor.runtime, "gpu_found", lambda: gpu)
+    monkeypatch.setattr(doctor, "run_smoke", lambda: ("cuda", ""))
+    monkeypatch.setattr(assembler, "at", lambda path: assembler.Assembler(path, (12, 9, 86)))
+    monkeypatch.setenv(assembler.VARIABLE, "/there/ptxas-blackwell")
+    (check,) = [check for check in doctor.examine() if check.what == "ptxas"]
+    assert check == Check("ptxas", "12.9.86, /there/ptxas-blackwell")
+
+
 def test_every_check_of_this_machine_can_be_read(monkeypatch):
     monkeypatch.setattr(doctor, "run_smoke", lambda: (doctor.runtime.mode(), ""))
     checks = doctor.examine()
-    assert len({check.what for check in checks}) == len(checks) == 11
+    assert len({check.what for check in checks}) == len(checks) == 11 + assembler.on_hopper(doctor.runtime.gpu_found())
     assert all(check.found and check.state in doctor.MARKS for check in checks)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flashlab import machine
+from flashlab.assembler import Assembler
 from flashlab.driver import GpuFound, TorchBuild
 from flashlab.machine import Check
 
@@ -134,6 +135,25 @@ def test_a_cache_in_a_folder_that_may_not_be_searched(tmp_path, monkeypatch, gpu
     check = machine.check_cache(closed / "triton" / "cache", gpu=gpu)
     assert (check.found, check.state) == (f"{closed / 'triton' / 'cache'} cannot be written", state)
     assert machine.check_compiler("gcc", closed / "include" / "Python.h", gpu=gpu).state == state
+
+
+OLD_PTXAS, NEW_PTXAS = Assembler(Path("/t/ptxas"), (12, 8, 93)), Assembler(Path("/t/ptxas-blackwell"), (12, 9, 86))
+WRONG = "It can build wrong code for Hopper: "
+
+
+@pytest.mark.parametrize(
+    "used, newest, check",
+    [
+        (NEW_PTXAS, NEW_PTXAS, Check("ptxas", "12.9.86, /t/ptxas-blackwell")),
+        (NEW_PTXAS, Assembler(Path("/t/b"), (13, 3, 33)), Check("ptxas", "12.9.86, /t/ptxas-blackwell")),
+        (OLD_PTXAS, NEW_PTXAS, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}unset TRITON_PTXAS_PATH, since Triton brings 12.9.86")),
+        (OLD_PTXAS, OLD_PTXAS, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}take Triton 3.8 or newer, or a driver for CUDA 13")),
+        (OLD_PTXAS, None, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}take Triton 3.8 or newer, or a driver for CUDA 13")),
+        (None, None, Check("ptxas", "not found", "note", "Without one Triton cannot compile: install triton anew")),
+    ],
+)
+def test_assembler(used, newest, check):
+    assert machine.check_assembler(used, newest) == check
 
 
 NEEDED = ["numpy>=2", "torch>=2.11,<2.14", "triton>=3.6; sys_platform == 'linux'", "anywidget>=0.9.13", "old; python_version < '3'"]

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from flashlab import driver, runtime
+from flashlab import assembler, driver, runtime
 from flashlab.driver import GpuFound
 
 GPU = GpuFound(True, name="NVIDIA H200", capability=(9, 0), cuda_version=(13, 0))
@@ -25,8 +25,9 @@ def on(monkeypatch):
     def play(found, variable=None):
         monkeypatch.setattr(runtime, "gpu_found", lambda: found)
         monkeypatch.setattr(runtime, "has_triton", lambda: True)
-        monkeypatch.setenv("TRITON_INTERPRET", "")  # so that monkeypatch restores what prepare() sets
-        monkeypatch.delenv("TRITON_INTERPRET")
+        for name in ("TRITON_INTERPRET", assembler.VARIABLE):
+            monkeypatch.setenv(name, "")  # so that monkeypatch restores what prepare() sets
+            monkeypatch.delenv(name)
         if variable is not None:
             monkeypatch.setenv("TRITON_INTERPRET", variable)
 

@@ -101,8 +101,8 @@ VIEW = st.sampled_from(sorted(VIEWS))
 
 
 # To shrink a failure takes minutes here. After an illegal access every call of the process fails, so what pytest shows, a replay, fails
-# in its first line: on a GPU all examples are printed as they ran. The one given ended so on an H200: Triton 3.6's ptxas (12.8.93) takes
-# its forward kernel's wgmma descriptors from a register that holds something else; ptxas 12.9.86 does not, from the same PTX.
+# in its first line: on a GPU all examples are printed as they ran. The one given ended so on an H200 before flashlab/assembler.py:
+# Triton 3.6's ptxas for Hopper (12.8.93) takes its forward kernel's wgmma descriptors from a register that holds something else.
 LOUD = Verbosity.verbose if DEVICE == "cuda" else Verbosity.normal
 
 
