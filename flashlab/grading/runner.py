@@ -38,7 +38,7 @@ class Limits:
 
 
 KERNEL_LIMITS = Limits(cpu_s=60, wall_s=120, memory_bytes=2 << 30)  # Triton's interpreter is slow
-PARTS = ("__init__.py", "errors.py", "driver.py", "runtime.py", "problem.py", "traffic")  # of flashlab, for the tracer
+PARTS = ("__init__.py", "errors.py", "driver.py", "assembler.py", "runtime.py", "problem.py", "traffic")  # of flashlab, for the tracer
 MORE_TURNS = 5  # of wall_s, for a child that computes all the while and is given little of a busy machine
 
 

@@ -76,7 +76,7 @@ def flash1_kernel(
 
 # head_dim up to: the tile for 16-bit tensors on any GPU. Many keys a tile mean few passes over o. Against that: k, v and q,
 # and o in float32 on its way between layouts, share the 99 KiB of the smallest GPUs, and a thread has 255 registers (bytes
-# spilled, full / causal, as Triton 3.9 compiles for sm_90; 3.6 spills 8 and 144). 8 warps, since a program has its
+# spilled, full / causal, as Triton 3.9 compiles for sm_90; 3.6, by ptxas 12.9, 8 and 128). 8 warps, since a program has its
 # multiprocessor to itself where heads are few; one stage, since a prefetched o would need 64 KiB more.
 #   64   128 x 128: 64 KiB, 0 / 0
 #   128  128 x 64: 96 KiB, 0 / 48; with 128 keys 128 KiB, 104 / 264
