@@ -4,7 +4,8 @@
 
 A notebook is written only after all of its cells have run. Cell ids and the notebook's own metadata stay as they are;
 timings and widget state are left out, and where an output has a still picture or a text besides its widget, the widget
-is left out: without a kernel it would be an error message.
+is left out: without a kernel it would be an error message. What a lesson says of others on the GPU (their processes, its turn
+among them) is printed for who records, and not stored.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 from pathlib import Path
 
 from flashlab import runtime
+from flashlab.bench.neighbours import ALSO, WAITING
 from flashlab.errors import error
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -26,7 +28,7 @@ def strip(notebook) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.get("outputs"):
-            cell.outputs = joined(cell.outputs)
+            cell.outputs = without_others(joined(cell.outputs))
         for output in cell.get("outputs", []):
             if len(output.get("data", {})) > 1:
                 output.data.pop(WIDGET, None)
@@ -41,6 +43,17 @@ def joined(outputs: list) -> list:
         else:
             kept.append(output)
     return kept
+
+
+def without_others(outputs: list) -> list:
+    """The same outputs; lines that were printed of others on the GPU are printed here instead."""
+    for output in outputs:
+        if output.output_type == "stream":
+            lines = output.text.splitlines(keepends=True)
+            others = [line for line in lines if line.startswith((ALSO, WAITING))]
+            print(*others, sep="", end="")
+            output.text = "".join(line for line in lines if line not in others)
+    return [output for output in outputs if output.output_type != "stream" or output.text]
 
 
 def execute(path: Path):

@@ -45,7 +45,7 @@ RULES = {
     "copies": set(),
     "killed": set(),
     "lab": {"copies", "killed", "runtime"},
-    "record": {"copies", "runtime"},
+    "record": {"bench.neighbours", "copies", "runtime"},
     "smoke": {"runtime"},
     "provenance": {"assembler", "driver"},
     "workloads": {"bench.peers", "bench.steps", "kernels", "runtime"},

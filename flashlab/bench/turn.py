@@ -93,7 +93,7 @@ def _queued(name: str, folder: Path, say) -> Iterator[None]:
                     raise error("gpu_busy", device=name, waited=limit, ahead=ahead)
                 if told != ahead:
                     told = ahead
-                    say(f"Waiting for the GPU: {told} before you; after {limit:g} s this gives up.", flush=True)
+                    say(f"{neighbours.WAITING} {told} before you; after {limit:g} s this gives up.", flush=True)
                 time.sleep(POLL_S)
             yield
         finally:
