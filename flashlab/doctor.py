@@ -89,7 +89,7 @@ def examine() -> list[Check]:
         machine.check_gpu(gpu, login_node()),
         machine.check_driver(gpu, read("/proc/driver/nvidia/version")),
         *([machine.check_kernels(runtime.mode(), printed, problem)] if triton else []),
-        *([machine.check_assembler(assembler.in_use(), assembler.newest(assembler.brought(), gpu))] if assembler.on_hopper(gpu) else []),
+        *([machine.check_assembler(assembler.in_use(), assembler.newest(gpu), assembler.variable())] if assembler.on_hopper(gpu) else []),
         machine.check_compiler(
             os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"),
             Path(sysconfig.get_paths()["include"]) / "Python.h",

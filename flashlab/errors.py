@@ -95,6 +95,11 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
         "triton was imported before flashlab, for {given} mode, but kernels run in {needed} mode here; Triton decides"
         " when it is imported. Restart the kernel (or Python) and import flashlab before triton.",
     ),
+    "old_ptxas": (
+        RuntimeWarning,
+        "ptxas {given}, with which Triton assembles kernels here, can build wrong code for Hopper, and the driver cannot load that of"
+        " the newer one that Triton brings. Update the driver to one for CUDA 13, or install Triton 3.8.",
+    ),
     "no_gpu": (RuntimeError, "{what} needs a CUDA GPU that Triton can use. {why}. {hint}."),
     "port_taken": (OSError, "port {given} is taken by another program. Stop that one, or {instead}."),
     "no_jupyterlab": (RuntimeError, "JupyterLab is not installed for {python}. Install the course: make lab, or pip install -e ."),

@@ -117,15 +117,15 @@ def check_kernels(mode: str, result: str, problem: str) -> Check:
     return Check("Triton kernels", f"do not run {place}", "fail", problem or "python -m flashlab.smoke shows the error")
 
 
-def check_assembler(used: Assembler | None, newest: Assembler | None) -> Check:
-    """On Hopper: the ptxas that Triton takes, and the newest that it brings and whose code the driver can load."""
+def check_assembler(used: Assembler | None, newest: Assembler | None, variable: str) -> Check:
+    """On Hopper: the ptxas that Triton takes, the newest that it brings and whose code the driver can load, and the variable that names one."""
     if used is None:
         return Check("ptxas", "not found", "note", "Without one Triton cannot compile: install triton anew")
     found = f"{used}, {used.path}"
     if used.version >= RIGHT:
         return Check("ptxas", found)
     better = newest and newest.version >= RIGHT
-    do = f"unset TRITON_PTXAS_PATH, since Triton brings {newest}" if better else "take Triton 3.8 or newer, or a driver for CUDA 13"
+    do = f"unset {variable}, and {newest} is taken" if better else "update the driver to one for CUDA 13, or install Triton 3.8"
     return Check("ptxas", found, "note", f"It can build wrong code for Hopper: {do}")
 
 

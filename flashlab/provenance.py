@@ -39,7 +39,7 @@ def now() -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of the GPU's driver, of torch and of Triton, with the ptxas that TRITON_PTXAS_PATH names if it is set: "3.6.0, ptxas 12.9.86"."""
+    """The versions of the GPU's driver, of torch and of Triton, with the ptxas that was chosen for it, if one was: "3.6.0, ptxas 12.9.86"."""
     try:
         ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         driver = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=20).stdout.split()[0]
@@ -47,7 +47,7 @@ def versions() -> dict[str, str]:
         driver = "unknown"
     try:
         triton = importlib.metadata.version("triton")
-        named = assembler.in_use() if os.environ.get(assembler.VARIABLE) else None
+        named = assembler.in_use() if os.environ.get(assembler.variable()) else None
         triton += f", ptxas {named}" if named else ""
     except importlib.metadata.PackageNotFoundError:
         triton = "not installed"

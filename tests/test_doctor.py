@@ -75,14 +75,16 @@ def test_without_triton_no_kernel_is_tried(monkeypatch):
     assert "Triton kernels" not in [check.what for check in doctor.examine()]
 
 
-def test_on_hopper_the_assembler_is_named(monkeypatch):
+@pytest.mark.parametrize("found, check", [((12, 9, 86), ("ok", "")), ((12, 8, 93), ("note", "It can build wrong code for Hopper: unset {}, and 12.9.1 is taken"))])
+def test_on_hopper_the_assembler_is_named(monkeypatch, found, check):
     gpu = GpuFound(True, name="NVIDIA H200", capability=(9, 0), cuda_version=(13, 0))
     monkeypatch.setattr(doctor.runtime, "gpu_found", lambda: gpu)
     monkeypatch.setattr(doctor, "run_smoke", lambda: ("cuda", ""))
-    monkeypatch.setattr(assembler, "at", lambda path: assembler.Assembler(path, (12, 9, 86)))
-    monkeypatch.setenv(assembler.VARIABLE, "/there/ptxas-blackwell")
-    (check,) = [check for check in doctor.examine() if check.what == "ptxas"]
-    assert check == Check("ptxas", "12.9.86, /there/ptxas-blackwell")
+    monkeypatch.setattr(assembler, "at", lambda path: assembler.Assembler(path, found if path == Path("/there/ptxas") else (12, 9, 1)))
+    monkeypatch.setenv(assembler.variable(), "/there/ptxas")
+    (ptxas,) = [check for check in doctor.examine() if check.what == "ptxas"]
+    state, do = check
+    assert ptxas == Check("ptxas", f"{'.'.join(map(str, found))}, /there/ptxas", state, do.format(assembler.variable()))
 
 
 def test_every_check_of_this_machine_can_be_read(monkeypatch):

@@ -146,14 +146,14 @@ WRONG = "It can build wrong code for Hopper: "
     [
         (NEW_PTXAS, NEW_PTXAS, Check("ptxas", "12.9.86, /t/ptxas-blackwell")),
         (NEW_PTXAS, Assembler(Path("/t/b"), (13, 3, 33)), Check("ptxas", "12.9.86, /t/ptxas-blackwell")),
-        (OLD_PTXAS, NEW_PTXAS, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}unset TRITON_PTXAS_PATH, since Triton brings 12.9.86")),
-        (OLD_PTXAS, OLD_PTXAS, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}take Triton 3.8 or newer, or a driver for CUDA 13")),
-        (OLD_PTXAS, None, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}take Triton 3.8 or newer, or a driver for CUDA 13")),
+        (OLD_PTXAS, NEW_PTXAS, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}unset TRITON_PTXAS_PATH, and 12.9.86 is taken")),
+        (OLD_PTXAS, OLD_PTXAS, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}update the driver to one for CUDA 13, or install Triton 3.8")),
+        (OLD_PTXAS, None, Check("ptxas", "12.8.93, /t/ptxas", "note", f"{WRONG}update the driver to one for CUDA 13, or install Triton 3.8")),
         (None, None, Check("ptxas", "not found", "note", "Without one Triton cannot compile: install triton anew")),
     ],
 )
 def test_assembler(used, newest, check):
-    assert machine.check_assembler(used, newest) == check
+    assert machine.check_assembler(used, newest, "TRITON_PTXAS_PATH") == check
 
 
 NEEDED = ["numpy>=2", "torch>=2.11,<2.14", "triton>=3.6; sys_platform == 'linux'", "anywidget>=0.9.13", "old; python_version < '3'"]

@@ -7,14 +7,14 @@ import subprocess
 import pytest
 import torch
 
-from flashlab import provenance
-from flashlab.assembler import VARIABLE, Assembler
+from flashlab import assembler, provenance
+from flashlab.assembler import Assembler
 from flashlab.errors import ERRORS
 from flashlab.provenance import KERNELS, SOURCES, digest, reached
 
 
 def test_the_versions_are_those_that_are_imported(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(assembler.variable(), raising=False)
     provenance.versions.cache_clear()
     assert provenance.versions()["torch"] == torch.__version__
     assert provenance.versions()["triton"] == importlib.metadata.version("triton")
@@ -24,8 +24,8 @@ def test_the_versions_are_those_that_are_imported(monkeypatch):
 
 def test_an_assembler_that_was_chosen_is_named(monkeypatch):
     provenance.versions.cache_clear()
-    monkeypatch.setenv(VARIABLE, "/there/ptxas")
-    monkeypatch.setattr(provenance.assembler, "at", lambda path: Assembler(path, (12, 9, 86)))
+    monkeypatch.setenv(assembler.variable(), "/there/ptxas")
+    monkeypatch.setattr(assembler, "at", lambda path: Assembler(path, (12, 9, 86)))
     assert provenance.versions()["triton"] == f"{importlib.metadata.version('triton')}, ptxas 12.9.86"
     provenance.versions.cache_clear()
 

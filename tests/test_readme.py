@@ -81,5 +81,5 @@ def test_what_is_said_of_the_ratios_is_so():
     ladder = (ROOT / "flashlab/kernels/tiles.py").read_text()
     reached = f"{report.geometric_mean(recorded('forward'), 'triton', 'sdpa-flash', 64).ratio:.3f}"
     assert missed <= {at_64} and f"At head_dim 64 that is {reached}{', just short' if missed else ''};" in ladder
-    assert not missed or "What stands in the way there:" in " ".join(ladder.split()) and float(reached) > 0.995 * goals[at_64]
+    assert not missed or ("What stands in the way there:" in " ".join(ladder.split()) and float(reached) > 0.995 * goals[at_64])  # runs differ by more
     assert (f"At head_dim 64 the forward pass is at {reached}, just short of our goal of 1.60" in said) == bool(missed)

@@ -25,7 +25,7 @@ def on(monkeypatch):
     def play(found, variable=None):
         monkeypatch.setattr(runtime, "gpu_found", lambda: found)
         monkeypatch.setattr(runtime, "has_triton", lambda: True)
-        for name in ("TRITON_INTERPRET", assembler.VARIABLE):
+        for name in ("TRITON_INTERPRET", assembler.variable()):
             monkeypatch.setenv(name, "")  # so that monkeypatch restores what prepare() sets
             monkeypatch.delenv(name)
         if variable is not None:

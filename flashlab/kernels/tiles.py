@@ -50,7 +50,7 @@ and 1.40 times SDPA's flash kernel): forward 1.60, 1.73 and 1.81 at head_dim 64,
 cuDNN; backward 1.42, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.85, 0.80 and 0.84. At head_dim 64 that is 1.596, just short; in
 14 other runs, of this loop and of nearly the same on several H200s, it was 1.597 to 1.622, all of them assembled by ptxas 12.8.
 That one cannot be trusted on Hopper (assembler.py), and 12.9 orders a few instructions of the loop otherwise: against the last of
-those runs flash and cuDNN took 0.5 percent less time, on another H200, and the forward kernel 0.9 percent more. What stands in the
+those runs flash and cuDNN took 0.6 percent less time, on another H200, and the forward kernel 0.9 percent more. What stands in the
 way there: a tile of 64 x 128 scores takes a multiprocessor 512 cycles of exponentials (16 a cycle) and 512 of products (4,096 FLOP
 a cycle), and a program does one after the other, so only the programs beside it overlap them; n of 1,024 is the weakest at 1.46,
 with eight tiles a program between filling and draining.
