@@ -5,7 +5,7 @@
 # make reproduce   on a GPU, about 20 minutes, less with a second one: every recorded result, every figure (into figures/), then what record does
 # make exercises   exercises/ from solutions/, for instructors
 # make student-release   build/flashlab-student: the course without solutions/ and hidden tests
-# make test-triton-versions   the tracer's tests on the oldest, a middle and the newest Triton of the range
+# make test-triton-versions   the tests of what touches Triton itself (tracer, interpreter, assembler) on the oldest, a middle and the newest Triton of the range
 #
 # TORCH=cpu        with lab and test: PyTorch's CPU build, for a machine without a GPU (or cu126 and such, for its driver)
 # PYTHON=...       with lab and test: the Python to make .venv from (default: the first of 3.13, 3.12, 3.11, python3)

@@ -62,17 +62,27 @@ def brought() -> dict[str, Assembler]:
     return {name: found for folder in folders for name in BROUGHT if (found := at(folder / name))}
 
 
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version: (2, 13) of "2.13.0+cpu"."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
 def triton_release() -> tuple[int, ...]:
-    """The installed Triton's first two numbers, () without one."""
+    """That of the installed Triton, () without one."""
     try:
-        return tuple(map(int, re.findall(r"\d+", importlib.metadata.version("triton"))[:2]))
+        return release(importlib.metadata.version("triton"))
     except importlib.metadata.PackageNotFoundError:
         return ()
 
 
+def own() -> str:
+    """The name of the one that Triton takes for Hopper if nothing else is named."""
+    return "ptxas-blackwell" if triton_release() >= ITSELF else "ptxas"
+
+
 def variable() -> str:
-    """The environment variable in which Triton looks for Hopper's assembler."""
-    return "TRITON_PTXAS_BLACKWELL_PATH" if triton_release() >= ITSELF else "TRITON_PTXAS_PATH"
+    """The environment variable that names another."""
+    return f"TRITON_{own().replace('-', '_').upper()}_PATH"
 
 
 def newest(gpu: GpuFound) -> Assembler | None:
@@ -84,7 +94,7 @@ def newest(gpu: GpuFound) -> Assembler | None:
 def in_use() -> Assembler | None:
     """The one that Triton takes on Hopper: what `variable()` names, if that runs, else its own."""
     named = os.environ.get(variable())
-    return (at(Path(named)) if named else None) or brought().get(BROUGHT[triton_release() >= ITSELF])
+    return (at(Path(named)) if named else None) or brought().get(own())
 
 
 def on_hopper(gpu: GpuFound) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from flashlab import runtime
-from flashlab.assembler import RIGHT, Assembler
+from flashlab.assembler import RIGHT, Assembler, release
 from flashlab.driver import GpuFound, TorchBuild
 
 GIB = 2**30
@@ -30,11 +30,6 @@ class Check(NamedTuple):
     found: str
     state: str = "ok"
     do: str = ""
-
-
-def release(version: str) -> tuple[int, int]:
-    """The first two numbers of a version: (2, 13) of "2.13.0+cpu"."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3], where: str = sys.executable) -> Check:

@@ -4,8 +4,7 @@
 
 A notebook is written only after all of its cells have run. Cell ids and the notebook's own metadata stay as they are;
 timings and widget state are left out, and where an output has a still picture or a text besides its widget, the widget
-is left out: without a kernel it would be an error message. What a lesson says of others on the GPU (their processes, its turn
-among them) is printed for who records, and not stored.
+is left out: without a kernel it would be an error message. So is what a lesson said while it waited for its turn on the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 from pathlib import Path
 
 from flashlab import runtime
-from flashlab.bench.neighbours import ALSO, WAITING
+from flashlab.bench.neighbours import WAITING
 from flashlab.errors import error
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -28,7 +27,7 @@ def strip(notebook) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.get("outputs"):
-            cell.outputs = without_others(joined(cell.outputs))
+            cell.outputs = without_waiting(joined(cell.outputs))
         for output in cell.get("outputs", []):
             if len(output.get("data", {})) > 1:
                 output.data.pop(WIDGET, None)
@@ -45,14 +44,11 @@ def joined(outputs: list) -> list:
     return kept
 
 
-def without_others(outputs: list) -> list:
-    """The same outputs; lines that were printed of others on the GPU are printed here instead."""
+def without_waiting(outputs: list) -> list:
+    """The same outputs without the lines that tell a place in the queue (bench/turn.py)."""
     for output in outputs:
         if output.output_type == "stream":
-            lines = output.text.splitlines(keepends=True)
-            others = [line for line in lines if line.startswith((ALSO, WAITING))]
-            print(*others, sep="", end="")
-            output.text = "".join(line for line in lines if line not in others)
+            output.text = "".join(line for line in output.text.splitlines(keepends=True) if not line.startswith(WAITING))
     return [output for output in outputs if output.output_type != "stream" or output.text]
 
 

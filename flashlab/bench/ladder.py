@@ -35,7 +35,7 @@ REGISTERS, REGISTER_UNIT, WARP = 65_536, 8, 32  # of a multiprocessor of sm_90; 
 EXP2_PER_CLOCK = 16  # powers of two a multiprocessor computes in a clock, 8.0 to 9.0 (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions")
 SHARED, RESERVED = 228 * 2**10, 2**10  # bytes of a multiprocessor; what each program takes besides its own
 
-# {step: {head_dim: (registers a thread, bytes spilled, bytes of shared memory)}}: Triton 3.6, sm_90, bfloat16, causal.
+# {step: {head_dim: (registers a thread, bytes spilled, bytes of shared memory)}}: Triton 3.6 with ptxas 12.9, sm_90, bfloat16, causal.
 # tests/kernels/step_compile.py prints them.
 COMPILED = {
     "flash1": {64: (255, 8, 65536), 128: (255, 128, 98304)},

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 QUERY = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory,process_name", "--format=csv,noheader,nounits"]
 TIMEOUT_S = 20
-ALSO, WAITING = "Also on this GPU:", "Waiting for the GPU:"  # how what is said of others begins, here and in turn.py
+WAITING = "Waiting for the GPU:"  # how turn.py begins to tell a place in the queue; here, where torch is not needed
 
 
 class Neighbour(NamedTuple):
@@ -47,7 +47,7 @@ def sentence(found: list[Neighbour]) -> str:
         f"{one.program} (process {one.pid}{f' of {one.owner}' if one.owner else ''}{f', {one.bytes / 1e9:.1f} GB' if one.bytes else ''})"
         for one in found
     )
-    return f"{ALSO} {names}. Timings taken beside other work are slower and less steady."
+    return f"Also on this GPU: {names}. Timings taken beside other work are slower and less steady."
 
 
 def _owner(pid: int) -> str:

@@ -48,8 +48,8 @@ kept times unit it takes none, and they are at 1.82 and 1.62 in the same run; 12
 Where that leads, geometric mean over n = 1,024 to 16,384, full and causal (recorded/nvidia-h200.jsonl; the aim was 1.60, 1.60
 and 1.40 times SDPA's flash kernel): forward 1.60, 1.73 and 1.81 at head_dim 64, 128 and 256, and 1.02, 0.93 and 0.86 times
 cuDNN; backward 1.42, 1.52 and 1.35 (aim 1.25, 1.40, 1.00), and 0.85, 0.80 and 0.84. At head_dim 64 that is 1.596, just short; in
-14 other runs, of this loop and of nearly the same on several H200s, it was 1.597 to 1.622, all of them assembled by ptxas 12.8.
-That one cannot be trusted on Hopper (assembler.py), and 12.9 orders a few instructions of the loop otherwise: against the last of
+14 other runs, of this loop and of nearly the same on several H200s, it was 1.597 to 1.622, all of them with Triton 3.6's own ptxas.
+That one, 12.8, cannot be trusted on Hopper (assembler.py), and 12.9 orders a few instructions of the loop otherwise: against the last of
 those runs flash and cuDNN took 0.6 percent less time, on another H200, and the forward kernel 0.9 percent more. What stands in the
 way there: a tile of 64 x 128 scores takes a multiprocessor 512 cycles of exponentials (16 a cycle) and 512 of products (4,096 FLOP
 a cycle), and a program does one after the other, so only the programs beside it overlap them; n of 1,024 is the weakest at 1.46,
